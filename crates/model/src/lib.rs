@@ -1,0 +1,16 @@
+//! What is trained: a Hugging Face `config.json` becomes a [`ModelSpec`]: units, parameters, shapes
+//! and FLOPs.
+//!
+//! Nothing here knows how a model is cut, stored or computed. A *unit* is the grain of everything else:
+//! the embedding, each transformer block, and the final norm with the head. A unit is what is gathered,
+//! recomputed, given to a pipeline stage, prefetched and checkpointed.
+
+mod config;
+mod error;
+mod rope;
+mod spec;
+
+pub use config::ModelConfig;
+pub use error::ModelError;
+pub use rope::{RopeScaling, RopeSpec};
+pub use spec::{Init, ModelSpec, ParamId, ParamSpec, UnitKind, UnitSpec};
