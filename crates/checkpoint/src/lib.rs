@@ -1,0 +1,1 @@
+//! memwall-checkpoint

@@ -1,0 +1,246 @@
+//! The job as resolved: every key known and of the right type, defaults filled in.
+
+use std::path::Path;
+
+use toml::Value;
+
+use super::schema::{Fallback, KEYS, Key, SECTIONS};
+use super::validated::{self, Job};
+use super::values::Values;
+use super::written::WrittenJob;
+use super::{JobError, kind, presence, relations};
+
+/// A job with a value for every key that has one. Two are equal when their values are, whether given
+/// or filled in.
+#[derive(Clone, Debug)]
+pub struct ResolvedJob {
+    /// What was given, kept so that [`ResolvedJob::with`] can derive the defaults anew.
+    written: WrittenJob,
+    values: Values,
+}
+
+impl PartialEq for ResolvedJob {
+    fn eq(&self, other: &Self) -> bool {
+        self.values == other.values
+    }
+}
+
+impl ResolvedJob {
+    /// Checks that the values go together for this many data-parallel `ranks`, and gives the form
+    /// that the engine takes.
+    pub fn validate(&self, ranks: usize) -> Result<Job, JobError> {
+        validated::validate(&self.values, ranks)
+    }
+
+    /// The text of `job.toml` in the run folder. Reading it back gives an equal job.
+    ///
+    /// A key without a value (it depends on the machine or the ranks) is there as a comment.
+    pub fn to_toml(&self) -> String {
+        let mut text = "# The job as run: every key, with defaults filled in.\n".to_owned();
+        for section in SECTIONS {
+            text.push_str(&format!("\n# {}\n", section.meaning));
+            for key in KEYS.iter().filter(|key| key.section == section.name) {
+                if let (Fallback::Depends(what), None) = (key.fallback, self.values.get(&key.path())) {
+                    text.push_str(&format!("# `{}` defaults to {what}.\n", key.name));
+                }
+            }
+            if let Some(keys) = self.values.table().get(section.name) {
+                let alone = toml::Table::from_iter([(section.name.to_owned(), keys.clone())]);
+                text.push_str(&alone.to_string());
+            }
+        }
+        text
+    }
+
+    /// The same job with another value for `key` (`section.key`), given as `--set` would give it.
+    /// Defaults that depend on the key follow it.
+    pub fn with(&self, key: &str, value: Value) -> Result<Self, JobError> {
+        let mut written = self.written.clone();
+        let (section, name) = key.split_once('.').unwrap_or((key, ""));
+        let section = written.table.entry(section).or_insert_with(|| Value::Table(toml::Table::new()));
+        if let Value::Table(section) = section {
+            section.insert(name.to_owned(), value);
+        }
+        resolve(written)
+    }
+
+    /// The same job with `train.global_batch` written out, where it was left to follow the `ranks`.
+    /// The run folder keeps this form, so that resuming on other ranks trains in the same steps.
+    pub fn pinned_to(&self, ranks: usize) -> Result<Self, JobError> {
+        if self.values.get("train.global_batch").is_some() {
+            return Ok(self.clone());
+        }
+        let unit = relations::sequences_at_once(&self.values, ranks)?;
+        self.with("train.global_batch", Value::Integer(unit))
+    }
+
+    /// The keys whose values differ, as (`section.key`, mine, theirs), in the order of the schema.
+    /// A value that is not there shows as `not given`. An inline model configuration is compared key
+    /// by key.
+    pub fn differences(&self, other: &Self) -> Vec<(String, String, String)> {
+        let mut found = Vec::new();
+        for key in KEYS {
+            let path = key.path();
+            let (mine, theirs) = (self.values.get(&path), other.values.get(&path));
+            push_differences(&mut found, path, mine, theirs);
+        }
+        found
+    }
+}
+
+/// Compares two values at `path`, going into tables that both have.
+fn push_differences(
+    found: &mut Vec<(String, String, String)>,
+    path: String,
+    mine: Option<&Value>,
+    theirs: Option<&Value>,
+) {
+    if let (Some(Value::Table(mine)), Some(Value::Table(theirs))) = (mine, theirs) {
+        let added = theirs.keys().filter(|key| !mine.contains_key(*key));
+        for key in mine.keys().chain(added) {
+            push_differences(found, format!("{path}.{key}"), mine.get(key), theirs.get(key));
+        }
+    } else if mine != theirs {
+        let show = |value: Option<&Value>| value.map_or_else(|| "not given".to_owned(), kind::text_of);
+        found.push((path, show(mine), show(theirs)));
+    }
+}
+
+/// Checks every key of a written job on its own, and fills in the defaults.
+pub(super) fn resolve(written: WrittenJob) -> Result<ResolvedJob, JobError> {
+    let mut problems = Vec::new();
+    let meant = presence::refuse_unknown(&written, &mut problems);
+    let mut values = Values::default();
+    for key in KEYS {
+        let value = match written.get(key.section, key.name) {
+            Some(value) => key.kind.check(&key.path(), value).map_err(|why| problems.push(why)).ok(),
+            None => key.fallback.value().or_else(|| derived(key, &values, &written.name)),
+        };
+        if let Some(value) = value {
+            values.insert(key, value);
+        }
+    }
+    presence::refuse_missing(&written, &meant, &mut problems);
+    if !problems.is_empty() {
+        // Report what else is wrong now, rather than on the next try.
+        problems.extend(relations::contradictions(&values));
+    }
+    JobError::if_any(problems)?;
+    Ok(ResolvedJob { written, values })
+}
+
+/// The value of a key that was not given and follows from keys before it. The rest stay without:
+/// what they depend on (the ranks, the machine) is not known yet.
+fn derived(key: &Key, values: &Values, job_name: &str) -> Option<Value> {
+    match (key.section, key.name) {
+        ("data", "tokenizer") => {
+            let folder = values.read::<String>("model.path")?;
+            Some(Path::new(&folder).join("tokenizer.json").to_string_lossy().into_owned().into())
+        }
+        ("optimizer", "final_learning_rate") => {
+            let schedule = values.read::<String>("optimizer.schedule")?;
+            (schedule != "constant").then_some(Value::Float(0.0))
+        }
+        ("run", "dir") => Some(format!("runs/{job_name}").into()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::tests::{FINE_TUNE, FROM_TABLE, NONE, resolve};
+
+    #[test]
+    fn reads_back_what_it_writes() {
+        for (text, set) in [
+            (FINE_TUNE, "optimizer.schedule=constant"),
+            (FINE_TUNE, "memory.budget=1.5 GiB"),
+            (FROM_TABLE, "run.dir=a \"quoted\"\nfolder"),
+        ] {
+            let job = resolve(text, &[set]).unwrap();
+            let again = resolve(&job.to_toml(), NONE).unwrap();
+            assert_eq!(again, job);
+            assert_eq!(again.validate(1), job.validate(1));
+            assert_eq!(again.to_toml(), job.to_toml());
+        }
+    }
+
+    #[test]
+    fn reads_back_the_deepest_config() {
+        for (open, close) in [("{a = ", "}"), ("[", "]"), ("[{a = ", "}]")] {
+            let set = |levels| format!("model.config.b={}1{}", open.repeat(levels), close.repeat(levels));
+            let deepest = (1..40).rev().find_map(|levels| resolve(FROM_TABLE, &[set(levels)]).ok()).unwrap();
+            assert_eq!(resolve(&deepest.to_toml(), NONE), Ok(deepest));
+        }
+    }
+
+    #[test]
+    fn writes_every_key_in_order() {
+        let text = resolve(FINE_TUNE, &["data.validation=0.25"]).unwrap().to_toml();
+        let start = "\
+# The job as run: every key, with defaults filled in.
+
+# What is trained: exactly one of `path` and `config`.
+# `config` defaults to none, and model.path is then required.
+[model]
+path = \"models/tiny\"
+
+# What it is trained on.
+[data]
+train = [\"data/*.txt\"]
+tokenizer = \"models/tiny/tokenizer.json\"
+sequence_length = 128
+validation = 0.25
+";
+        assert!(text.starts_with(start), "{text}");
+    }
+
+    #[test]
+    fn other_values_move_their_defaults() {
+        let job = resolve(FINE_TUNE, NONE).unwrap();
+        let more = job.with("train.micro_batch", Value::Integer(4)).unwrap();
+        assert_eq!(more.validate(2).unwrap().train.global_batch, 8);
+        let constant = job.with("optimizer.schedule", "constant".into()).unwrap();
+        assert!(constant.validate(1).is_ok());
+        let other = job.with("model.path", "m".into()).unwrap().validate(1).unwrap();
+        assert_eq!(other.data.tokenizer, "m/tokenizer.json");
+    }
+
+    #[test]
+    fn other_values_are_checked() {
+        let job = resolve(FINE_TUNE, NONE).unwrap();
+        for (key, message) in [
+            ("train.stpes", "train.stpes: no such key; did you mean train.steps?"),
+            ("train.clip", "train.clip: expected a number, got true or false"),
+            ("zzz", "[zzz]: no such section; the sections are [model]"),
+            ("", "[]: no such section; the sections are [model]"),
+        ] {
+            let error = job.with(key, Value::Boolean(true)).unwrap_err().to_string();
+            assert!(error.starts_with(message), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_pinned_job_keeps_its_global_batch() {
+        let pinned = resolve(FINE_TUNE, NONE).unwrap().pinned_to(4).unwrap();
+        assert_eq!(pinned.validate(2).unwrap().train.micro_batches, 2);
+        assert_eq!(pinned.pinned_to(8).unwrap(), pinned);
+        assert!(pinned.to_toml().contains("global_batch = 4"));
+    }
+
+    #[test]
+    fn tells_differences() {
+        let mine = resolve(FROM_TABLE, &["memory.budget=1024 MiB"]).unwrap();
+        assert_eq!(mine.differences(&mine), []);
+        let sets = ["memory.budget=1 GiB", "train.seed=1", "train.global_batch=2"];
+        let theirs = resolve(&FROM_TABLE.replace("64", "32"), &sets).unwrap();
+        let row = |key: &str, mine: &str, theirs: &str| (key.to_owned(), mine.to_owned(), theirs.to_owned());
+        let expected = [
+            row("model.config.hidden_size", "64", "32"),
+            row("train.global_batch", "not given", "2"),
+            row("train.seed", "0", "1"),
+        ];
+        assert_eq!(mine.differences(&theirs), expected);
+    }
+}

@@ -1,0 +1,215 @@
+//! The keys of a job file: one table that the checks, the defaults and the reference page come from.
+
+use std::ops::Bound::{Excluded, Included, Unbounded};
+
+use toml::Value;
+
+use super::kind::Kind;
+
+/// The most that a count may be, and the most tokens in a micro-batch or a step. No real job comes
+/// near; below it, products of two such numbers fit 64 bits.
+pub const COUNT_LIMIT: i64 = 1 << 31;
+
+/// One section of the job file.
+#[derive(Clone, Copy, Debug)]
+pub struct Section {
+    /// The name in brackets.
+    pub name: &'static str,
+    /// What its keys are about, in one line.
+    pub meaning: &'static str,
+}
+
+/// One key of the job file.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// The section it stands in.
+    pub section: &'static str,
+    /// Its name within the section.
+    pub name: &'static str,
+    /// What values it takes.
+    pub kind: Kind,
+    /// What holds where it is not given.
+    pub fallback: Fallback,
+    /// What it means, in one line, with its unit.
+    pub meaning: &'static str,
+}
+
+/// What holds where a key is not given.
+#[derive(Clone, Copy, Debug)]
+pub enum Fallback {
+    /// The job is refused.
+    Required,
+    /// A whole number.
+    Whole(i64),
+    /// A number.
+    Number(f64),
+    /// A switch.
+    Switch(bool),
+    /// A string.
+    Text(&'static str),
+    /// Something that depends on other keys, on the machine or on the ranks; said in words that follow
+    /// "defaults to".
+    Depends(&'static str),
+}
+
+impl Fallback {
+    /// The value, where it is the same for every job.
+    pub fn value(self) -> Option<Value> {
+        match self {
+            Self::Required | Self::Depends(_) => None,
+            Self::Whole(number) => Some(Value::Integer(number)),
+            Self::Number(number) => Some(Value::Float(number)),
+            Self::Switch(switch) => Some(Value::Boolean(switch)),
+            Self::Text(text) => Some(Value::String(text.to_owned())),
+        }
+    }
+}
+
+impl Key {
+    /// `section.key`, as messages and `--set` name it.
+    pub fn path(&self) -> String {
+        format!("{}.{}", self.section, self.name)
+    }
+}
+
+/// The key at `section` and `name`.
+pub fn find(section: &str, name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.section == section && key.name == name)
+}
+
+/// A row of [`KEYS`].
+const fn key(
+    section: &'static str,
+    name: &'static str,
+    kind: Kind,
+    fallback: Fallback,
+    meaning: &'static str,
+) -> Key {
+    Key { section, name, kind, fallback, meaning }
+}
+
+/// A count from `min` up.
+const fn count(min: i64) -> Kind {
+    Kind::Whole { min, max: COUNT_LIMIT }
+}
+
+const SHARE_BELOW_ONE: Kind = Kind::Number(Included(0.0), Excluded(1.0));
+const POSITIVE: Kind = Kind::Number(Excluded(0.0), Unbounded);
+const NOT_NEGATIVE: Kind = Kind::Number(Included(0.0), Unbounded);
+
+/// The sections, in the order of the reference page and of `job.toml`.
+pub const SECTIONS: &[Section] = &[
+    Section { name: "model", meaning: "What is trained: exactly one of `path` and `config`." },
+    Section { name: "data", meaning: "What it is trained on." },
+    Section { name: "train", meaning: "How long and in what batches." },
+    Section { name: "optimizer", meaning: "How the parameters are updated." },
+    Section { name: "memory", meaning: "How much memory may be used, and what is traded for it." },
+    Section { name: "checkpoint", meaning: "When the state is saved, and how much of it is kept." },
+    Section { name: "run", meaning: "Where the run writes and what it runs on." },
+];
+
+/// Every key, section by section. A key that depends on others stands after them.
+#[rustfmt::skip] // A row is easier to find when the first line of each looks alike.
+pub const KEYS: &[Key] = &[
+    key("model", "path", Kind::Text, Fallback::Depends("none, and model.config is then required"),
+        "Folder of a Hugging Face model to fine-tune, relative to the current working directory."),
+    key("model", "config", Kind::TextOrTable, Fallback::Depends("none, and model.path is then required"),
+        "Model to train from random initialization: path of a Hugging Face config.json, relative to \
+         the current working directory, or a table with its keys."),
+
+    key("data", "train", Kind::Texts, Fallback::Required,
+        "Glob patterns of the training files, relative to the current working directory."),
+    key("data", "tokenizer", Kind::Text,
+        Fallback::Depends("tokenizer.json in model.path, and is required with model.config"),
+        "\"bytes\", or path of a tokenizer.json, relative to the current working directory."),
+    key("data", "sequence_length", count(1), Fallback::Required,
+        "Length of a training sequence, in tokens."),
+    key("data", "validation", Kind::Number(Included(0.0), Included(0.5)), Fallback::Number(0.05),
+        "Share of the data held out for evaluation; 0 holds out nothing."),
+
+    key("train", "steps", count(1), Fallback::Required,
+        "Optimizer steps to train for."),
+    key("train", "micro_batch", count(1), Fallback::Whole(1),
+        "Sequences that each data-parallel rank computes at once."),
+    key("train", "global_batch", count(1), Fallback::Depends("train.micro_batch x data-parallel ranks"),
+        "Sequences in one optimizer step, over all ranks: a multiple of train.micro_batch x \
+         data-parallel ranks."),
+    key("train", "seed", Kind::Whole { min: 0, max: i64::MAX }, Fallback::Whole(0),
+        "Seed of the initialization and of the order of the data."),
+    key("train", "deterministic", Kind::Switch, Fallback::Switch(false),
+        "Whether equal jobs give equal bits, at some cost in speed."),
+    key("train", "clip", NOT_NEGATIVE, Fallback::Number(1.0),
+        "Largest L2 norm of the gradient, which is scaled down to it; 0 turns clipping off."),
+    key("train", "evaluate_every", count(0), Fallback::Whole(0),
+        "Optimizer steps between evaluations on held-out data; 0 evaluates only at the end."),
+    key("train", "evaluate_batches", count(0), Fallback::Whole(16),
+        "Micro-batches of held-out data in one evaluation at most; 0 takes all."),
+
+    key("optimizer", "kind", Kind::Choice(&["adamw"]), Fallback::Text("adamw"),
+        "Update rule."),
+    key("optimizer", "learning_rate", POSITIVE, Fallback::Required,
+        "Highest learning rate, reached after the warmup."),
+    key("optimizer", "beta1", SHARE_BELOW_ONE, Fallback::Number(0.9),
+        "Decay per step of the mean of the gradient."),
+    key("optimizer", "beta2", SHARE_BELOW_ONE, Fallback::Number(0.95),
+        "Decay per step of the mean of the squared gradient."),
+    key("optimizer", "eps", POSITIVE, Fallback::Number(1e-8),
+        "Added to the denominator of the update."),
+    key("optimizer", "weight_decay", NOT_NEGATIVE, Fallback::Number(0.1),
+        "Decoupled weight decay, a factor on the learning rate."),
+    key("optimizer", "schedule", Kind::Choice(&["constant", "linear", "cosine"]), Fallback::Text("cosine"),
+        "How the learning rate goes from its highest to its final value after the warmup."),
+    key("optimizer", "warmup_steps", count(0), Fallback::Whole(0),
+        "Optimizer steps over which the learning rate rises from 0; at most train.steps."),
+    key("optimizer", "final_learning_rate", NOT_NEGATIVE,
+        Fallback::Depends("0, or with schedule = \"constant\" to none"),
+        "Learning rate at the last step, at most optimizer.learning_rate."),
+
+    key("memory", "budget", Kind::Size, Fallback::Depends("the memory available on the machine"),
+        "Memory the run may use: a size such as \"2 GiB\" or \"1500 MB\", or a whole number of bytes."),
+    key("memory", "recompute", Kind::Choice(&["none", "full"]), Fallback::Text("none"),
+        "Which activations are dropped after the forward pass and computed again in the backward pass."),
+
+    key("checkpoint", "every", count(0), Fallback::Whole(0),
+        "Optimizer steps between checkpoints; 0 saves only at the end."),
+    key("checkpoint", "keep", count(1), Fallback::Whole(2),
+        "Complete checkpoints kept; older ones are deleted."),
+
+    key("run", "dir", Kind::Text, Fallback::Depends("runs/<name of the job file without .toml>"),
+        "Folder the run writes to, relative to the current working directory."),
+    key("run", "threads", count(0), Fallback::Whole(0),
+        "Threads that compute; 0 takes all cores."),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_stand_once_in_known_sections() {
+        for (index, key) in KEYS.iter().enumerate() {
+            assert!(SECTIONS.iter().any(|section| section.name == key.section), "{}", key.path());
+            assert!(KEYS[..index].iter().all(|other| other.path() != key.path()), "{}", key.path());
+            assert!(find(key.section, key.name).is_some());
+        }
+    }
+
+    #[test]
+    fn defaults_are_values_of_their_keys() {
+        for key in KEYS {
+            if let Some(value) = key.fallback.value() {
+                assert_eq!(key.kind.check(&key.path(), &value), Ok(value));
+            }
+        }
+    }
+
+    #[test]
+    fn meanings_are_one_sentence_on_one_line() {
+        for meaning in KEYS.iter().map(|key| key.meaning).chain(SECTIONS.iter().map(|s| s.meaning)) {
+            assert!(
+                meaning.ends_with('.') && !meaning.contains('\n') && !meaning.contains("  "),
+                "{meaning}"
+            );
+        }
+    }
+}

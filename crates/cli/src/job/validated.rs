@@ -1,0 +1,226 @@
+//! The job as validated: plain Rust types, the one form that reaches the engine.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use toml::Value;
+
+use super::values::Values;
+use super::{JobError, bytes, relations, to_json};
+
+/// A checked job. Paths are as written: relative ones start from the current working directory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Job {
+    /// What is trained.
+    pub model: ModelSource,
+    /// What it is trained on.
+    pub data: DataJob,
+    /// How long and in what batches.
+    pub train: TrainJob,
+    /// How the parameters are updated.
+    pub optimizer: OptimizerJob,
+    /// How much memory may be used.
+    pub memory: MemoryJob,
+    /// When the state is saved.
+    pub checkpoint: CheckpointJob,
+    /// Where the run writes and what it runs on.
+    pub run: RunJob,
+}
+
+/// Where the model comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ModelSource {
+    /// A Hugging Face model folder, to fine-tune.
+    Folder(PathBuf),
+    /// A Hugging Face `config.json`, for random initialization.
+    ConfigFile(PathBuf),
+    /// The same content given in the job. Its keys are unchecked; it is always an object.
+    ConfigTable(serde_json::Value),
+}
+
+/// `[data]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct DataJob {
+    /// Glob patterns of the training files, at least one.
+    pub train: Vec<String>,
+    /// `bytes`, or the path of a `tokenizer.json`.
+    pub tokenizer: String,
+    /// Tokens in a sequence, at least 1.
+    pub sequence_length: usize,
+    /// Share of the data held out, in 0..=0.5.
+    pub validation: f64,
+}
+
+/// `[train]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainJob {
+    /// Optimizer steps, at least 1.
+    pub steps: u64,
+    /// Sequences that each data-parallel rank computes at once, at least 1.
+    pub micro_batch: usize,
+    /// Sequences in one step over all ranks: `micro_batch` x ranks x `micro_batches`.
+    pub global_batch: usize,
+    /// Micro-batches that each rank computes for one step, at least 1.
+    pub micro_batches: usize,
+    /// Seed of the initialization and of the order of the data, below 2^63.
+    pub seed: u64,
+    /// Whether equal jobs give equal bits.
+    pub deterministic: bool,
+    /// Largest L2 norm of the gradient, above 0; `None` does not clip.
+    pub clip: Option<f64>,
+    /// Steps between evaluations, at least 1; `None` evaluates only at the end.
+    pub evaluate_every: Option<u64>,
+    /// Micro-batches in one evaluation at most, at least 1; `None` takes all.
+    pub evaluate_batches: Option<usize>,
+}
+
+/// `[optimizer]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct OptimizerJob {
+    /// Update rule.
+    pub kind: OptimizerKind,
+    /// Highest learning rate, above 0.
+    pub learning_rate: f64,
+    /// Decay per step of the mean of the gradient, in 0..1.
+    pub beta1: f64,
+    /// Decay per step of the mean of the squared gradient, in 0..1.
+    pub beta2: f64,
+    /// Added to the denominator of the update, above 0.
+    pub eps: f64,
+    /// Decoupled weight decay, at least 0.
+    pub weight_decay: f64,
+    /// How the learning rate goes down after the warmup.
+    pub schedule: Schedule,
+    /// Steps over which the learning rate rises from 0, at most the steps of the run.
+    pub warmup_steps: u64,
+    /// Learning rate at the last step, at most `learning_rate`, which it equals with a constant schedule.
+    pub final_learning_rate: f64,
+}
+
+/// Update rule of the optimizer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OptimizerKind {
+    /// Adam with decoupled weight decay.
+    AdamW,
+}
+
+/// How the learning rate goes from its highest to its final value after the warmup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Schedule {
+    /// It stays at its highest value.
+    Constant,
+    /// In a straight line.
+    Linear,
+    /// Along half a period of a cosine.
+    Cosine,
+}
+
+/// `[memory]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct MemoryJob {
+    /// Bytes the run may use, at least 1; `None` is what the machine has available.
+    pub budget: Option<u64>,
+    /// Which activations are computed again in the backward pass.
+    pub recompute: Recompute,
+}
+
+/// Which activations are dropped after the forward pass and computed again in the backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recompute {
+    /// None: all are kept.
+    None,
+    /// All but the inputs of the units.
+    Full,
+}
+
+/// `[checkpoint]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct CheckpointJob {
+    /// Steps between checkpoints, at least 1; `None` saves only at the end.
+    pub every: Option<u64>,
+    /// Complete checkpoints kept, at least 1.
+    pub keep: usize,
+}
+
+/// `[run]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunJob {
+    /// Folder the run writes to.
+    pub dir: PathBuf,
+    /// Threads that compute, at least 1; `None` takes all cores.
+    pub threads: Option<usize>,
+}
+
+/// Checks that `values` go together for this many data-parallel `ranks`, and types them.
+pub(super) fn validate(values: &Values, ranks: usize) -> Result<Job, JobError> {
+    let mut problems = relations::contradictions(values);
+    let batches = relations::batches(values, ranks);
+    if let Err(error) = &batches {
+        problems.extend_from_slice(error.messages());
+    }
+    JobError::if_any(problems)?;
+    let (global_batch, micro_batches) = batches?;
+    Ok(Job {
+        model: model(values)?,
+        data: DataJob {
+            train: values.need("data.train")?,
+            tokenizer: values.need("data.tokenizer")?,
+            sequence_length: values.need("data.sequence_length")?,
+            validation: values.need("data.validation")?,
+        },
+        train: TrainJob {
+            steps: values.need("train.steps")?,
+            micro_batch: values.need("train.micro_batch")?,
+            global_batch,
+            micro_batches,
+            seed: values.need("train.seed")?,
+            deterministic: values.need("train.deterministic")?,
+            clip: Some(values.need("train.clip")?).filter(|clip| *clip > 0.0),
+            evaluate_every: Some(values.need("train.evaluate_every")?).filter(|every| *every > 0),
+            evaluate_batches: Some(values.need("train.evaluate_batches")?).filter(|count| *count > 0),
+        },
+        optimizer: optimizer(values)?,
+        memory: MemoryJob {
+            budget: values.read::<String>("memory.budget").and_then(|size| bytes::parse_bytes(&size).ok()),
+            recompute: values.need("memory.recompute")?,
+        },
+        checkpoint: CheckpointJob {
+            every: Some(values.need("checkpoint.every")?).filter(|every| *every > 0),
+            keep: values.need("checkpoint.keep")?,
+        },
+        run: RunJob {
+            dir: values.need("run.dir")?,
+            threads: Some(values.need("run.threads")?).filter(|threads| *threads > 0),
+        },
+    })
+}
+
+/// Resolving has made sure that exactly one of the two keys is there.
+fn model(values: &Values) -> Result<ModelSource, JobError> {
+    match values.get("model.config") {
+        None => values.need("model.path").map(ModelSource::Folder),
+        Some(Value::Table(table)) => {
+            to_json::table_to_json("model.config", table).map(ModelSource::ConfigTable).map_err(JobError::one)
+        }
+        Some(_) => values.need("model.config").map(ModelSource::ConfigFile),
+    }
+}
+
+fn optimizer(values: &Values) -> Result<OptimizerJob, JobError> {
+    let learning_rate = values.need("optimizer.learning_rate")?;
+    Ok(OptimizerJob {
+        kind: values.need("optimizer.kind")?,
+        learning_rate,
+        beta1: values.need("optimizer.beta1")?,
+        beta2: values.need("optimizer.beta2")?,
+        eps: values.need("optimizer.eps")?,
+        weight_decay: values.need("optimizer.weight_decay")?,
+        schedule: values.need("optimizer.schedule")?,
+        warmup_steps: values.need("optimizer.warmup_steps")?,
+        // Without one the schedule is constant.
+        final_learning_rate: values.read("optimizer.final_learning_rate").unwrap_or(learning_rate),
+    })
+}

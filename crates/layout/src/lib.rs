@@ -1,0 +1,11 @@
+//! How a model is cut: the mesh and its axes, and the placement of every tensor on each axis.
+//!
+//! Nothing here knows a tensor's data or a transport. [`rules`] states, once for all devices, which
+//! placements an operation accepts and which it yields.
+
+mod mesh;
+mod placement;
+pub mod rules;
+
+pub use mesh::{Axis, Mesh};
+pub use placement::{Placement, PlacementError, Placements};

@@ -1,0 +1,71 @@
+//! The mesh: how many ranks lie along each named axis.
+
+/// An axis of the mesh. The order is that of rank numbers: the last varies fastest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Axis {
+    /// Pipeline stages.
+    Pp,
+    /// Replicas of the whole sharding group.
+    DpReplicate,
+    /// Ranks over which parameters are sharded.
+    DpShard,
+    /// Parts of the sequence.
+    Cp,
+    /// Parts of each matrix.
+    Tp,
+    /// Groups of experts.
+    Ep,
+}
+
+impl Axis {
+    /// All axes, slowest first.
+    pub const ALL: [Axis; 6] = [Axis::Pp, Axis::DpReplicate, Axis::DpShard, Axis::Cp, Axis::Tp, Axis::Ep];
+
+    /// Name in job files and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Axis::Pp => "pp",
+            Axis::DpReplicate => "dp_replicate",
+            Axis::DpShard => "dp_shard",
+            Axis::Cp => "cp",
+            Axis::Tp => "tp",
+            Axis::Ep => "ep",
+        }
+    }
+}
+
+/// Number of ranks along each axis. `ep` is a view of the data axes, not a factor of the world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mesh {
+    degrees: [usize; 6],
+}
+
+impl Mesh {
+    /// One device: every axis has one rank.
+    pub const SINGLE: Mesh = Mesh { degrees: [1; 6] };
+
+    /// Ranks along `axis`.
+    pub fn degree(&self, axis: Axis) -> usize {
+        self.degrees[axis as usize]
+    }
+
+    /// Ranks in all: pp x dp_replicate x dp_shard x cp x tp.
+    pub fn world(&self) -> usize {
+        Axis::ALL.iter().filter(|a| **a != Axis::Ep).map(|a| self.degree(*a)).product()
+    }
+
+    /// Ranks that see different samples: dp_replicate x dp_shard.
+    pub fn data_ranks(&self) -> usize {
+        self.degree(Axis::DpReplicate) * self.degree(Axis::DpShard)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_single_device_is_a_world_of_one() {
+        assert_eq!((Mesh::SINGLE.world(), Mesh::SINGLE.data_ranks()), (1, 1));
+    }
+}

@@ -1,0 +1,138 @@
+//! What each kind of operation does to placements. One rule an operation, written once for all devices.
+//!
+//! Activations have dims `[tokens, features]`, weights `[out, in]`. An operation that is not listed for a
+//! mix of placements is refused: the sum of a partial tensor and a replicated one, say, would count the
+//! replicated one once for each rank.
+
+use crate::Placement::{Partial, Replicated, Shard};
+use crate::{PlacementError, Placements};
+
+type Out = Result<Placements, PlacementError>;
+
+/// `y = x w^T`, with `x [tokens, in]`, `w [out, in]`, `y [tokens, out]`.
+pub fn linear(x: &Placements, w: &Placements) -> Out {
+    Placements::per_axis("linear", [x, w], |p| match p {
+        [Replicated, Replicated] => Some(Replicated),
+        [Shard(0), Replicated] => Some(Shard(0)),
+        [Replicated, Shard(0)] => Some(Shard(1)),
+        [Shard(1), Shard(1)] => Some(Partial),
+        // Linear in x: a sum owed before is a sum owed after.
+        [Partial, Replicated] => Some(Partial),
+        _ => None,
+    })
+}
+
+/// `dx = dy w`, the gradient of [`linear`] for its input.
+pub fn linear_input_gradient(dy: &Placements, w: &Placements) -> Out {
+    Placements::per_axis("linear backward for the input", [dy, w], |p| match p {
+        [Replicated, Replicated] => Some(Replicated),
+        [Shard(0), Replicated] => Some(Shard(0)),
+        [Shard(1), Shard(0)] => Some(Partial),
+        [Replicated, Shard(1)] => Some(Shard(1)),
+        [Partial, Replicated] => Some(Partial),
+        _ => None,
+    })
+}
+
+/// `dw = dy^T x`, the gradient of [`linear`] for its weight.
+pub fn linear_weight_gradient(dy: &Placements, x: &Placements) -> Out {
+    Placements::per_axis("linear backward for the weight", [dy, x], |p| match p {
+        [Replicated, Replicated] => Some(Replicated),
+        [Shard(0), Shard(0)] => Some(Partial),
+        [Shard(1), Replicated] => Some(Shard(0)),
+        [Replicated, Shard(1)] => Some(Shard(1)),
+        [Partial, Replicated] | [Replicated, Partial] => Some(Partial),
+        _ => None,
+    })
+}
+
+/// A sum of two tensors.
+pub fn add(a: &Placements, b: &Placements) -> Out {
+    Placements::per_axis("add", [a, b], |[a, b]| (a == b).then_some(a))
+}
+
+/// Elementwise and not linear (activations, products): a partial operand is refused.
+pub fn elementwise<const N: usize>(operation: &'static str, operands: [&Placements; N]) -> Out {
+    Placements::per_axis(operation, operands, |p| (p[0] != Partial && p.iter().all(|q| *q == p[0])).then_some(p[0]))
+}
+
+/// A function of each token's whole row with a replicated weight (norms): the tokens may be sharded.
+pub fn rowwise(operation: &'static str, x: &Placements, w: &Placements) -> Out {
+    Placements::per_axis(operation, [x, w], |p| match p {
+        [Replicated, Replicated] => Some(Replicated),
+        [Shard(0), Replicated] => Some(Shard(0)),
+        _ => None,
+    })
+}
+
+/// The gradient of a [`rowwise`] operation for its weight: a sum over tokens.
+pub fn rowwise_weight_gradient(operation: &'static str, dy: &Placements, x: &Placements) -> Out {
+    Placements::per_axis(operation, [dy, x], |p| match p {
+        [Replicated, Replicated] => Some(Replicated),
+        [Shard(0), Shard(0)] => Some(Partial),
+        _ => None,
+    })
+}
+
+/// A lookup of rows of a table `[vocabulary, features]` by token ids.
+pub fn lookup(ids: &Placements, table: &Placements) -> Out {
+    Placements::per_axis("embedding", [ids, table], |p| match p {
+        [Replicated, Replicated] => Some(Replicated),
+        [Shard(0), Replicated] => Some(Shard(0)),
+        [Replicated, Shard(1)] => Some(Shard(1)),
+        // Rows that another rank holds are read as zero.
+        [Replicated, Shard(0)] => Some(Partial),
+        _ => None,
+    })
+}
+
+/// Attention: whole sequences a rank (tokens sharded by sequence) or whole heads a rank (features).
+pub fn attention(q: &Placements, k: &Placements, v: &Placements) -> Out {
+    elementwise("attention", [q, k, v])
+}
+
+/// What is accumulated into what: both must be owed or held alike.
+pub fn accumulate(operation: &'static str, into: &Placements, value: &Placements) -> Result<(), PlacementError> {
+    Placements::per_axis(operation, [into, value], |[a, b]| (a == b).then_some(a)).map(|_| ())
+}
+
+/// The optimizer takes a gradient only where it takes the parameter.
+pub fn optimizer(parameter: &Placements, gradient: &Placements) -> Result<(), PlacementError> {
+    Placements::per_axis("optimizer", [parameter, gradient], |[p, g]| (p == g && p != Partial).then_some(p))
+        .map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Axis, Placement};
+
+    fn tp(p: Placement) -> Placements {
+        Placements::REPLICATED.with(Axis::Tp, p)
+    }
+
+    #[test]
+    fn column_then_row_split_owes_a_sum() {
+        let h = linear(&tp(Replicated), &tp(Shard(0))).unwrap();
+        assert_eq!(h.on(Axis::Tp), Shard(1));
+        assert_eq!(linear(&h, &tp(Shard(1))).unwrap().on(Axis::Tp), Partial);
+    }
+
+    #[test]
+    fn the_weight_gradient_of_sharded_tokens_is_partial_and_the_optimizer_refuses_it() {
+        let dp = |p| Placements::REPLICATED.with(Axis::DpReplicate, p);
+        let g = linear_weight_gradient(&dp(Shard(0)), &dp(Shard(0))).unwrap();
+        assert_eq!(g.on(Axis::DpReplicate), Partial);
+        let e = optimizer(&dp(Replicated), &g).unwrap_err();
+        assert_eq!(e.axis, Axis::DpReplicate);
+        assert!(e.to_string().contains("dp_replicate") && e.to_string().contains("partial"), "{e}");
+    }
+
+    #[test]
+    fn a_partial_sum_never_meets_a_nonlinear_function_or_a_replicated_summand() {
+        assert!(elementwise("swiglu", [&tp(Partial), &tp(Partial)]).is_err());
+        assert!(rowwise("rms_norm", &tp(Partial), &tp(Replicated)).is_err());
+        assert!(add(&tp(Partial), &tp(Replicated)).is_err());
+        assert!(add(&tp(Partial), &tp(Partial)).is_ok());
+    }
+}

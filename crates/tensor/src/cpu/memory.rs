@@ -1,0 +1,148 @@
+//! Buffers of the CPU device and the simple operations on them.
+
+use super::{Cpu, M, Region, S};
+use crate::device::{Buffer, Memory};
+use crate::ledger::Charge;
+use crate::{Category, DType, Description, Ledger, OutOfMemory, math};
+use std::sync::Arc;
+
+/// A buffer in the CPU device's region.
+#[derive(Debug)]
+pub struct CpuBuf {
+    // Keeps the mapping alive for as long as the buffer.
+    _region: Arc<Region>,
+    charge: Charge,
+    base: *mut u8,
+    len: usize,
+    dtype: DType,
+}
+
+// SAFETY: the bytes at `base` belong to this buffer alone: the arena hands out disjoint blocks.
+unsafe impl Send for CpuBuf {}
+// SAFETY: `&CpuBuf` only reads.
+unsafe impl Sync for CpuBuf {}
+
+impl Buffer for CpuBuf {
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+}
+
+/// A Rust type that a buffer's elements can be read as.
+pub(super) trait Element: bytemuck::Pod + Send + Sync {
+    const DTYPE: DType;
+}
+impl Element for f32 {
+    const DTYPE: DType = DType::F32;
+}
+impl Element for i32 {
+    const DTYPE: DType = DType::I32;
+}
+impl Element for i64 {
+    const DTYPE: DType = DType::I64;
+}
+
+impl<'a> S<'a> {
+    /// The elements.
+    pub(super) fn get<T: Element>(self) -> &'a [T] {
+        assert_eq!(self.buf.dtype, T::DTYPE, "a kernel got a buffer of another type");
+        // SAFETY: `part` kept the range inside the buffer's block, which is aligned to 64 bytes, lives while
+        // `self.buf` is borrowed, and is not written while it is borrowed shared. Any bits are a valid `T`.
+        unsafe { std::slice::from_raw_parts(self.buf.base.cast::<T>().add(self.start), self.len) }
+    }
+
+    pub(super) fn dtype(&self) -> DType {
+        self.buf.dtype
+    }
+
+    fn raw(self) -> &'a [u8] {
+        let size = self.buf.dtype.bytes();
+        // SAFETY: as in `get`.
+        unsafe { std::slice::from_raw_parts(self.buf.base.add(self.start * size), self.len * size) }
+    }
+}
+
+impl<'a> M<'a> {
+    /// The elements.
+    pub(super) fn get<T: Element>(self) -> &'a mut [T] {
+        assert_eq!(self.buf.dtype, T::DTYPE, "a kernel got a buffer of another type");
+        // SAFETY: as in `Slice::get`, and the exclusive borrow of the buffer makes this the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.buf.base.cast::<T>().add(self.start), self.len) }
+    }
+
+    fn raw(self) -> &'a mut [u8] {
+        let size = self.buf.dtype.bytes();
+        // SAFETY: as in `get`.
+        unsafe { std::slice::from_raw_parts_mut(self.buf.base.add(self.start * size), self.len * size) }
+    }
+}
+
+impl Memory for Cpu {
+    type Buf = CpuBuf;
+
+    fn alloc(&self, len: usize, dtype: DType, category: Category) -> Result<CpuBuf, OutOfMemory> {
+        let charge = self.ledger.charge((len * dtype.bytes()) as u64, category)?;
+        let base = self.region.at(charge.block.offset as usize);
+        Ok(CpuBuf { _region: self.region.clone(), charge, base, len, dtype })
+    }
+
+    fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    fn description(&self) -> Description {
+        self.description
+    }
+
+    fn write(&self, dst: M<'_>, bytes: &[u8]) {
+        dst.raw().copy_from_slice(bytes);
+    }
+
+    fn read(&self, src: S<'_>, bytes: &mut [u8]) {
+        bytes.copy_from_slice(src.raw());
+    }
+
+    fn copy(&self, src: S<'_>, dst: M<'_>) {
+        dst.raw().copy_from_slice(src.raw());
+    }
+
+    fn zero(&self, dst: M<'_>) {
+        let dst = dst.raw();
+        let (tasks, size) = self.parts(dst.len(), 4096);
+        let shared = super::Shared::of(dst);
+        let len = dst.len();
+        self.parallel(tasks, |t| {
+            let start = t * size;
+            // SAFETY: task `t` takes the `t`-th part.
+            unsafe { shared.part(start, size.min(len - start)) }.fill(0);
+        });
+    }
+
+    fn fill(&self, dst: M<'_>, value: f32) {
+        dst.get::<f32>().fill(value);
+    }
+
+    fn fill_normal(&self, dst: M<'_>, key: u64, first: u64, std: f64) {
+        let dst = dst.get::<f32>();
+        let (tasks, size) = self.parts(dst.len(), 16);
+        let (len, shared) = (dst.len(), super::Shared::of(dst));
+        self.parallel(tasks, |t| {
+            let start = t * size;
+            // SAFETY: task `t` takes the `t`-th part.
+            let part = unsafe { shared.part(start, size.min(len - start)) };
+            for (i, x) in part.iter_mut().enumerate() {
+                *x = (std * math::random_normal(key, first + (start + i) as u64)) as f32;
+            }
+        });
+    }
+}
+
+impl CpuBuf {
+    /// Where the buffer lies in the device's region, bytes.
+    pub fn offset(&self) -> u64 {
+        self.charge.block.offset
+    }
+}

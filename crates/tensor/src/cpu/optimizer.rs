@@ -1,0 +1,156 @@
+//! Exact gradient sums, norms, clipping and AdamW.
+
+use super::family::kernel;
+use super::loss::{BLOCK, add_wide};
+use super::{Cpu, M, S, Shared};
+use crate::DType;
+use crate::device::{AdamW, Optimizer};
+use crate::fixed::{self, Wide};
+use std::sync::Mutex;
+
+/// A gradient in either form, read as f32 a block at a time.
+#[derive(Clone, Copy)]
+enum Gradient<'a> {
+    F32(&'a [f32]),
+    Fixed(&'a [i64]),
+}
+
+impl<'a> Gradient<'a> {
+    fn of(s: S<'a>) -> Self {
+        match s.dtype() {
+            DType::I64 => Gradient::Fixed(s.get()),
+            _ => Gradient::F32(s.get()),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Gradient::F32(g) => g.len(),
+            Gradient::Fixed(g) => g.len(),
+        }
+    }
+
+    /// Elements `start .. start + out.len()`.
+    fn read(&self, start: usize, out: &mut [f32]) {
+        match self {
+            Gradient::F32(g) => out.copy_from_slice(&g[start..start + out.len()]),
+            Gradient::Fixed(g) => {
+                for (o, x) in out.iter_mut().zip(&g[start..]) {
+                    *o = fixed::to_f32(*x);
+                }
+            }
+        }
+    }
+}
+
+impl Optimizer for Cpu {
+    fn accumulate_fixed(&self, values: S<'_>, sums: M<'_>) {
+        let (values, sums) = (values.get::<f32>(), sums.get::<i64>());
+        let (tasks, size) = self.parts(values.len(), 64);
+        let sums = Shared::of(sums);
+        self.parallel(tasks, |t| {
+            let part = t * size..((t + 1) * size).min(values.len());
+            // SAFETY: task `t` takes its own part.
+            let sums = unsafe { sums.part(part.start, part.len()) };
+            for (s, v) in sums.iter_mut().zip(&values[part]) {
+                *s = fixed::add(*s, fixed::from_f32(*v));
+            }
+        });
+    }
+
+    fn sum_squares(&self, gradient: S<'_>, into: M<'_>) {
+        let g = Gradient::of(gradient);
+        let (tasks, size) = self.parts(g.len(), BLOCK);
+        // Integer sums: the order in which tasks arrive cannot matter.
+        let total = Mutex::new(Wide::default());
+        self.parallel(tasks, |t| {
+            let mut sum = Wide::default();
+            let mut block = [0f32; BLOCK];
+            let end = ((t + 1) * size).min(g.len());
+            for start in (t * size..end).step_by(BLOCK) {
+                let block = &mut block[..BLOCK.min(end - start)];
+                g.read(start, block);
+                sum = sum.plus(Wide::of(block.iter().map(|x| f64::from(*x) * f64::from(*x)).sum()));
+            }
+            let mut total = total.lock().expect("no task panics");
+            *total = total.plus(sum);
+        });
+        add_wide(into.get::<i64>(), total.into_inner().expect("no task panics"));
+    }
+
+    fn clip_factor(&self, squares: S<'_>, limit: Option<f32>, out: M<'_>) {
+        let squares: &[i64; Wide::LEN] = squares.get().try_into().expect("a wide sum has its length");
+        let norm = Wide::from_elements(*squares).value().sqrt();
+        let out = out.get::<f32>();
+        if norm.is_finite() {
+            out[0] = limit.map_or(1.0, |l| (f64::from(l) / (norm + 1e-6)).min(1.0) as f32);
+            out[1] = norm as f32;
+        } else {
+            out.copy_from_slice(&[0.0, f32::INFINITY]);
+        }
+    }
+
+    fn adamw(&self, settings: AdamW, clip: S<'_>, gradient: S<'_>, parameter: M<'_>, first: M<'_>, second: M<'_>) {
+        let clip = clip.get::<f32>();
+        if !clip[1].is_finite() {
+            return;
+        }
+        let step = Step::new(&settings, clip[0]);
+        let g = Gradient::of(gradient);
+        let (p, m, v) = (parameter.get::<f32>(), first.get::<f32>(), second.get::<f32>());
+        let (p, m, v) = (Shared::of(p), Shared::of(m), Shared::of(v));
+        let (tasks, size) = self.parts(g.len(), BLOCK);
+        self.parallel(tasks, |t| {
+            let mut block = [0f32; BLOCK];
+            let end = ((t + 1) * size).min(g.len());
+            for start in (t * size..end).step_by(BLOCK) {
+                let n = BLOCK.min(end - start);
+                g.read(start, &mut block[..n]);
+                // SAFETY: task `t` takes its own part.
+                unsafe {
+                    let (p, m, v) = (p.part(start, n), m.part(start, n), v.part(start, n));
+                    adamw(self.family, step, &block[..n], p, m, v);
+                }
+            }
+        });
+    }
+}
+
+/// The scalars of a step as the inner loop uses them.
+#[derive(Clone, Copy)]
+struct Step {
+    clip: f32,
+    beta1: f32,
+    beta2: f32,
+    keep: f32,
+    rate: f32,
+    root_correction: f32,
+    eps: f32,
+}
+
+impl Step {
+    fn new(s: &AdamW, clip: f32) -> Self {
+        let t = i32::try_from(s.step).unwrap_or(i32::MAX);
+        Self {
+            clip,
+            beta1: s.beta1 as f32,
+            beta2: s.beta2 as f32,
+            keep: (1.0 - s.learning_rate * s.weight_decay) as f32,
+            rate: (s.learning_rate / (1.0 - s.beta1.powi(t))) as f32,
+            root_correction: (1.0 / (1.0 - s.beta2.powi(t)).sqrt()) as f32,
+            eps: s.eps as f32,
+        }
+    }
+}
+
+kernel! {
+    fn adamw(s: Step, g: &[f32], p: &mut [f32], m: &mut [f32], v: &mut [f32]) {
+        for i in 0..g.len().min(p.len()).min(m.len()).min(v.len()) {
+            let g = g[i] * s.clip;
+            m[i] = s.beta1.mul_add(m[i], (1.0 - s.beta1) * g);
+            v[i] = s.beta2.mul_add(v[i], (1.0 - s.beta2) * (g * g));
+            let root = v[i].sqrt().mul_add(s.root_correction, s.eps);
+            p[i] = p[i].mul_add(s.keep, -(s.rate * (m[i] / root)));
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Matrix products in the three layouts of training.
+
+use crate::device::Memory;
+use crate::{Slice, SliceMut};
+
+/// Which operand is read transposed. All matrices are row-major.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MatmulLayout {
+    /// `c[m,n] = a[m,k] b[n,k]^T`: forward, with `b` a weight `[out, in]`.
+    Nt,
+    /// `c[m,n] = a[m,k] b[k,n]`: the gradient of the input.
+    Nn,
+    /// `c[m,n] = a[k,m]^T b[k,n]`: the gradient of the weight.
+    Tn,
+}
+
+/// Sizes of a matrix product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MatmulDims {
+    /// Rows of the result.
+    pub m: usize,
+    /// Columns of the result.
+    pub n: usize,
+    /// Length of the sums.
+    pub k: usize,
+}
+
+/// Matrix products.
+pub trait Linear: Memory {
+    /// `c = a b`, or `c += a b` when `accumulate`. Each element is one chain of fused multiply-adds over
+    /// `k` in order, begun at zero, or at `c`.
+    fn matmul(
+        &self,
+        layout: MatmulLayout,
+        dims: MatmulDims,
+        a: Slice<'_, Self::Buf>,
+        b: Slice<'_, Self::Buf>,
+        c: SliceMut<'_, Self::Buf>,
+        accumulate: bool,
+    );
+}

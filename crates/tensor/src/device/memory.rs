@@ -1,0 +1,60 @@
+//! Allocation, copies and the way between host and device.
+
+use crate::{Category, DType, Description, Ledger, OutOfMemory, Slice, SliceMut};
+
+/// A device's buffer. What is dropped is free.
+pub trait Buffer: Send + std::fmt::Debug {
+    /// Number of elements.
+    fn len(&self) -> usize;
+    /// Whether there are no elements.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Type of the elements.
+    fn dtype(&self) -> DType;
+}
+
+/// Allocation, copies and the way between host and device.
+pub trait Memory: Sized + std::fmt::Debug {
+    /// The device's buffers.
+    type Buf: Buffer;
+
+    /// A new buffer; its contents are unspecified.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when the budget does not hold it.
+    fn alloc(&self, len: usize, dtype: DType, category: Category) -> Result<Self::Buf, OutOfMemory>;
+
+    /// The device's account.
+    fn ledger(&self) -> &Ledger;
+
+    /// What decides the size of the device's own working space.
+    fn description(&self) -> Description;
+
+    /// Copies host bytes into `dst`; as many as `dst` has.
+    fn write(&self, dst: SliceMut<'_, Self::Buf>, bytes: &[u8]);
+
+    /// Waits for all that was issued, then copies `src` to the host; as many bytes as `src` has.
+    /// Not inside a step: what the host wants to read is awaited at its end.
+    fn read(&self, src: Slice<'_, Self::Buf>, bytes: &mut [u8]);
+
+    /// Copies elements from buffer to buffer; both have the same length and dtype.
+    fn copy(&self, src: Slice<'_, Self::Buf>, dst: SliceMut<'_, Self::Buf>);
+
+    /// Sets every byte to zero.
+    fn zero(&self, dst: SliceMut<'_, Self::Buf>);
+
+    /// Sets every f32 element.
+    fn fill(&self, dst: SliceMut<'_, Self::Buf>, value: f32);
+
+    /// Draws f32 elements from a normal distribution: element `i` is a function of `key`, `first + i` and
+    /// `std` alone.
+    fn fill_normal(&self, dst: SliceMut<'_, Self::Buf>, key: u64, first: u64, std: f64);
+
+    /// Copies f32 elements into a vector on the host.
+    fn read_f32(&self, src: Slice<'_, Self::Buf>) -> Vec<f32> {
+        let mut out = vec![0f32; src.len()];
+        self.read(src, bytemuck::cast_slice_mut(&mut out));
+        out
+    }
+}

@@ -1,0 +1,146 @@
+//! The dry device: allocates in the ledger and counts, but holds no memory and computes nothing.
+//!
+//! The same program on `Dry` issues the same allocations as on a real device of the same description.
+
+use crate::device::{
+    AdamW, Attention, AttentionDims, AttentionSaved, Buffer, Linear, Loss, MatmulDims, MatmulLayout, Memory,
+    Norms, Optimizer, Pointwise, RopeDims,
+};
+use crate::ledger::Charge;
+use crate::{Category, DType, Description, Ledger, OutOfMemory, Slice, SliceMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A device that only counts.
+#[derive(Debug)]
+pub struct Dry {
+    ledger: Ledger,
+    description: Description,
+    flops: AtomicU64,
+    _scratch: Charge,
+}
+
+/// A buffer of [`Dry`]: its charge, length and type.
+#[derive(Debug)]
+pub struct DryBuf {
+    _charge: Charge,
+    len: usize,
+    dtype: DType,
+}
+
+impl Buffer for DryBuf {
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+}
+
+type S<'a> = Slice<'a, DryBuf>;
+type M<'a> = SliceMut<'a, DryBuf>;
+
+impl Dry {
+    /// The twin of a device of this description whose limit is `budget` bytes.
+    ///
+    /// # Errors
+    /// The budget does not even hold the device's own working space.
+    pub fn new(description: Description, budget: u64) -> Result<Self, OutOfMemory> {
+        let ledger = Ledger::new(budget);
+        let scratch = ledger.charge(description.scratch_bytes() as u64, Category::Workspace)?;
+        Ok(Self { ledger, description, flops: AtomicU64::new(0), _scratch: scratch })
+    }
+
+    /// FLOPs of the matrix products and attentions issued so far; a multiply-add counts two.
+    pub fn flops(&self) -> u64 {
+        self.flops.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, flops: u64) {
+        self.flops.fetch_add(flops, Ordering::Relaxed);
+    }
+}
+
+impl Memory for Dry {
+    type Buf = DryBuf;
+
+    fn alloc(&self, len: usize, dtype: DType, category: Category) -> Result<DryBuf, OutOfMemory> {
+        let charge = self.ledger.charge((len * dtype.bytes()) as u64, category)?;
+        Ok(DryBuf { _charge: charge, len, dtype })
+    }
+
+    fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    fn description(&self) -> Description {
+        self.description
+    }
+
+    fn write(&self, _: M<'_>, _: &[u8]) {}
+
+    fn read(&self, _: S<'_>, bytes: &mut [u8]) {
+        bytes.fill(0);
+    }
+
+    fn copy(&self, _: S<'_>, _: M<'_>) {}
+    fn zero(&self, _: M<'_>) {}
+    fn fill(&self, _: M<'_>, _: f32) {}
+    fn fill_normal(&self, _: M<'_>, _: u64, _: u64, _: f64) {}
+}
+
+impl Linear for Dry {
+    fn matmul(&self, _: MatmulLayout, d: MatmulDims, _: S<'_>, _: S<'_>, _: M<'_>, _: bool) {
+        self.count(2 * (d.m * d.n) as u64 * d.k as u64);
+    }
+}
+
+/// FLOPs of the two products of a causal attention's forward.
+fn attention_flops(d: &AttentionDims) -> u64 {
+    let pairs = (d.batch * d.queries) as u64 * (2 * d.keys as u64 + 1 - d.queries as u64) / 2;
+    4 * pairs * (d.heads * d.head_dim) as u64
+}
+
+impl Attention for Dry {
+    fn attention(&self, d: AttentionDims, _: S<'_>, _: S<'_>, _: S<'_>, _: M<'_>, _: M<'_>) {
+        self.count(attention_flops(&d));
+    }
+
+    fn attention_backward(
+        &self,
+        d: AttentionDims,
+        _: AttentionSaved<'_, DryBuf>,
+        _: S<'_>,
+        _: M<'_>,
+        _: M<'_>,
+        _: M<'_>,
+        _: M<'_>,
+    ) {
+        self.count(2 * attention_flops(&d));
+    }
+}
+
+impl Norms for Dry {
+    fn rms_norm(&self, _: S<'_>, _: S<'_>, _: f32, _: M<'_>, _: M<'_>) {}
+    fn rms_norm_input_gradient(&self, _: S<'_>, _: S<'_>, _: S<'_>, _: S<'_>, _: M<'_>) {}
+    fn rms_norm_weight_gradient(&self, _: S<'_>, _: S<'_>, _: S<'_>, _: M<'_>, _: bool) {}
+}
+
+impl Pointwise for Dry {
+    fn embedding(&self, _: S<'_>, _: S<'_>, _: usize, _: M<'_>) {}
+    fn embedding_gradient(&self, _: S<'_>, _: S<'_>, _: usize, _: M<'_>, _: bool) {}
+    fn rope(&self, _: RopeDims, _: M<'_>, _: S<'_>, _: S<'_>, _: bool) {}
+    fn swiglu(&self, _: S<'_>, _: S<'_>, _: M<'_>) {}
+    fn swiglu_backward(&self, _: M<'_>, _: M<'_>, _: S<'_>) {}
+}
+
+impl Loss for Dry {
+    fn cross_entropy(&self, _: M<'_>, _: S<'_>, _: M<'_>, _: Option<f32>) {}
+    fn sum_wide(&self, _: S<'_>, _: f64, _: M<'_>) {}
+}
+
+impl Optimizer for Dry {
+    fn accumulate_fixed(&self, _: S<'_>, _: M<'_>) {}
+    fn sum_squares(&self, _: S<'_>, _: M<'_>) {}
+    fn clip_factor(&self, _: S<'_>, _: Option<f32>, _: M<'_>) {}
+    fn adamw(&self, _: AdamW, _: S<'_>, _: S<'_>, _: M<'_>, _: M<'_>, _: M<'_>) {}
+}

@@ -1,0 +1,22 @@
+//! Element types.
+
+/// Type of a buffer's elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DType {
+    /// IEEE single.
+    F32,
+    /// Token ids, targets and positions.
+    I32,
+    /// Fixed-point sums (see [`crate::fixed`]).
+    I64,
+}
+
+impl DType {
+    /// Bytes of one element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            DType::F32 | DType::I32 => 4,
+            DType::I64 => 8,
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The loss of a chunk of logits.
+
+use super::require;
+use crate::device::Loss;
+use crate::fixed::Wide;
+use crate::{Error, Shape, View, ViewMut};
+use memwall_layout::rules;
+
+/// Cross-entropy of each row of `logits [tokens, vocabulary]`; see [`Loss::cross_entropy`].
+///
+/// # Errors
+/// Shapes or placements that do not fit.
+pub fn cross_entropy<D: Loss>(
+    device: &D,
+    logits: ViewMut<'_, D>,
+    targets: View<'_, D>,
+    losses: ViewMut<'_, D>,
+    scale: Option<f32>,
+) -> Result<(), Error> {
+    const NAME: &str = "cross_entropy";
+    let rows = Shape::vector(logits.shape.rows());
+    require(targets.shape == rows && losses.shape == rows, NAME, &[logits.shape, targets.shape, losses.shape])?;
+    rules::elementwise(NAME, [&logits.placements, &targets.placements, &losses.placements])?;
+    device.cross_entropy(logits.slice, targets.slice, losses.slice, scale);
+    Ok(())
+}
+
+/// Adds `scale x sum of values` to the wide sum `into`.
+///
+/// # Errors
+/// Shapes that do not fit.
+pub fn sum_wide<D: Loss>(device: &D, values: View<'_, D>, scale: f64, into: ViewMut<'_, D>) -> Result<(), Error> {
+    require(into.shape == Shape::vector(Wide::LEN), "sum_wide", &[values.shape, into.shape])?;
+    device.sum_wide(values.slice, scale, into.slice);
+    Ok(())
+}

@@ -1,0 +1,174 @@
+//! A tensor: shape, placement, and a buffer that knows its dtype and category.
+
+use crate::device::{Buffer, Memory};
+use crate::{Category, DType, Error, Slice, SliceMut};
+use memwall_layout::Placements;
+use std::fmt;
+
+/// Dims of a tensor, outermost first: one or two.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    dims: [usize; 2],
+    rank: u8,
+}
+
+impl Shape {
+    /// A vector.
+    pub const fn vector(n: usize) -> Self {
+        Self { dims: [n, 1], rank: 1 }
+    }
+
+    /// A row-major matrix.
+    pub const fn matrix(rows: usize, cols: usize) -> Self {
+        Self { dims: [rows, cols], rank: 2 }
+    }
+
+    /// From the dims of a parameter; `None` for other than one or two.
+    pub fn from_dims(dims: &[usize]) -> Option<Self> {
+        match *dims {
+            [n] => Some(Self::vector(n)),
+            [r, c] => Some(Self::matrix(r, c)),
+            _ => None,
+        }
+    }
+
+    /// Number of elements.
+    pub const fn len(&self) -> usize {
+        self.dims[0] * self.dims[1]
+    }
+
+    /// Whether there are no elements.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The dims.
+    pub fn dims(&self) -> &[usize] {
+        &self.dims[..self.rank as usize]
+    }
+
+    /// First dim.
+    pub const fn rows(&self) -> usize {
+        self.dims[0]
+    }
+
+    /// Second dim; 1 for a vector.
+    pub const fn cols(&self) -> usize {
+        self.dims[1]
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.dims())
+    }
+}
+
+/// A tensor that owns its buffer.
+#[derive(Debug)]
+pub struct Tensor<D: Memory> {
+    buf: D::Buf,
+    shape: Shape,
+    placements: Placements,
+}
+
+/// A tensor to read: all of one, or a part of a flat buffer.
+#[derive(Debug)]
+pub struct View<'a, D: Memory> {
+    /// The elements.
+    pub slice: Slice<'a, D::Buf>,
+    /// Dims.
+    pub shape: Shape,
+    /// Where its parts are.
+    pub placements: Placements,
+}
+
+impl<D: Memory> Clone for View<'_, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D: Memory> Copy for View<'_, D> {}
+
+/// A tensor to write.
+#[derive(Debug)]
+pub struct ViewMut<'a, D: Memory> {
+    /// The elements.
+    pub slice: SliceMut<'a, D::Buf>,
+    /// Dims.
+    pub shape: Shape,
+    /// Where its parts are.
+    pub placements: Placements,
+}
+
+impl<D: Memory> Tensor<D> {
+    /// A new tensor whose contents are unspecified.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn new(
+        device: &D,
+        shape: Shape,
+        dtype: DType,
+        placements: Placements,
+        category: Category,
+    ) -> Result<Self, Error> {
+        Ok(Self { buf: device.alloc(shape.len(), dtype, category)?, shape, placements })
+    }
+
+    /// The whole, to read.
+    pub fn view(&self) -> View<'_, D> {
+        View { slice: Slice::all(&self.buf), shape: self.shape, placements: self.placements }
+    }
+
+    /// The whole, to write.
+    pub fn view_mut(&mut self) -> ViewMut<'_, D> {
+        ViewMut { slice: SliceMut::all(&mut self.buf), shape: self.shape, placements: self.placements }
+    }
+
+    /// Dims.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.buf.dtype()
+    }
+
+    /// Where its parts are.
+    pub fn placements(&self) -> Placements {
+        self.placements
+    }
+}
+
+impl<'a, D: Memory> View<'a, D> {
+    /// Rows `start .. start + rows`.
+    #[must_use]
+    pub fn rows(self, start: usize, rows: usize) -> Self {
+        let cols = self.shape.cols();
+        let shape = Shape { dims: [rows, cols], rank: self.shape.rank };
+        Self { slice: self.slice.part(start * cols, rows * cols), shape, placements: self.placements }
+    }
+}
+
+impl<'a, D: Memory> ViewMut<'a, D> {
+    /// Rows `start .. start + rows`.
+    #[must_use]
+    pub fn rows(self, start: usize, rows: usize) -> Self {
+        let cols = self.shape.cols();
+        let shape = Shape { dims: [rows, cols], rank: self.shape.rank };
+        Self { slice: self.slice.part(start * cols, rows * cols), shape, placements: self.placements }
+    }
+
+    /// The same, borrowed for a shorter time.
+    pub fn reborrow(&mut self) -> ViewMut<'_, D> {
+        ViewMut { slice: self.slice.reborrow(), shape: self.shape, placements: self.placements }
+    }
+
+    /// The same, to read.
+    pub fn as_view(&self) -> View<'_, D> {
+        View { slice: self.slice.as_slice(), shape: self.shape, placements: self.placements }
+    }
+}
