@@ -48,6 +48,13 @@ pub struct Pending<D: Memory> {
     pub(crate) buffer: Tensor<D>,
 }
 
+impl<D: Memory> Pending<D> {
+    /// What is under way.
+    pub fn collective(&self) -> Collective {
+        self.collective
+    }
+}
+
 /// The ranks along some mesh axes, as one of them sees them.
 ///
 /// Sums of i64 are integer sums; sums of f32 are added in rank order.

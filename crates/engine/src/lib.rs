@@ -1,1 +1,32 @@
-//! memwall-engine
+//! The training step: written once, generic over the device and the groups.
+//!
+//! On a real device it trains; on the dry one the same code predicts. A step issues the same operations,
+//! allocations and collectives whatever the data: nothing in here reads a device value before its end.
+//!
+//! - [`Rank`] is one rank's whole state. [`Rank::step`] is the training step, [`Rank::evaluate`] the held-out
+//!   loss.
+//! - The units ([`unit`]) compute; what they keep for backward is a [`Keep`], a value.
+//! - [`predict`] runs a rank on the dry device.
+//! - [`Generator`] writes text with a key/value cache, from the same pieces of the same units.
+
+mod error;
+mod flat;
+mod generate;
+mod keep;
+mod predict;
+mod rank;
+mod sample;
+mod schedule;
+mod sink;
+pub mod unit;
+mod weights;
+
+pub use error::EngineError;
+pub use flat::{FlatLayout, FlatUnit, Segment};
+pub use generate::Generator;
+pub use keep::Keep;
+pub use predict::{Prediction, predict};
+pub use rank::{AdamWSettings, Part, Rank, Settings, StepReport};
+pub use sample::{Sampler, Sampling};
+pub use schedule::{Decay, Schedule};
+pub use weights::{Lease, Weights};

@@ -12,32 +12,23 @@ use memwall_layout::rules;
 pub fn linear<D: Linear>(device: &D, x: View<'_, D>, w: View<'_, D>) -> Result<Tensor<D>, Error> {
     let placements = rules::linear(&x.placements, &w.placements)?;
     let mut y = activation(device, Shape::matrix(x.shape.rows(), w.shape.rows()), placements)?;
-    product(device, x, w, y.view_mut(), false)?;
+    linear_into(device, x, w, y.view_mut(), false)?;
     Ok(y)
 }
 
-/// `y += x w^T`.
+/// `y = x w^T`, added to `y` when `accumulate`.
 ///
 /// # Errors
 /// Shapes or placements that do not fit.
-pub fn linear_add<D: Linear>(
-    device: &D,
-    x: View<'_, D>,
-    w: View<'_, D>,
-    y: ViewMut<'_, D>,
-) -> Result<(), Error> {
-    let placements = rules::linear(&x.placements, &w.placements)?;
-    rules::accumulate("linear", &y.placements, &placements)?;
-    product(device, x, w, y, true)
-}
-
-fn product<D: Linear>(
+pub fn linear_into<D: Linear>(
     device: &D,
     x: View<'_, D>,
     w: View<'_, D>,
     y: ViewMut<'_, D>,
     accumulate: bool,
 ) -> Result<(), Error> {
+    let placements = rules::linear(&x.placements, &w.placements)?;
+    rules::accumulate("linear", &y.placements, &placements)?;
     let (m, n, k) = (x.shape.rows(), w.shape.rows(), x.shape.cols());
     let fits = w.shape.cols() == k && y.shape == Shape::matrix(m, n);
     require(fits, "linear", &[x.shape, w.shape, y.shape])?;
@@ -56,35 +47,27 @@ pub fn linear_input_gradient<D: Linear>(
 ) -> Result<Tensor<D>, Error> {
     let placements = rules::linear_input_gradient(&dy.placements, &w.placements)?;
     let mut dx = activation(device, Shape::matrix(dy.shape.rows(), w.shape.cols()), placements)?;
-    input_gradient(device, dy, w, dx.view_mut(), false)?;
+    linear_input_gradient_into(device, dy, w, dx.view_mut(), false)?;
     Ok(dx)
 }
 
-/// `dx += dy w`.
+/// `dx = dy w`, added to `dx` when `accumulate`.
 ///
 /// # Errors
 /// Shapes or placements that do not fit.
-pub fn linear_input_gradient_add<D: Linear>(
-    device: &D,
-    dy: View<'_, D>,
-    w: View<'_, D>,
-    dx: ViewMut<'_, D>,
-) -> Result<(), Error> {
-    let placements = rules::linear_input_gradient(&dy.placements, &w.placements)?;
-    rules::accumulate("linear backward for the input", &dx.placements, &placements)?;
-    input_gradient(device, dy, w, dx, true)
-}
-
-fn input_gradient<D: Linear>(
+pub fn linear_input_gradient_into<D: Linear>(
     device: &D,
     dy: View<'_, D>,
     w: View<'_, D>,
     dx: ViewMut<'_, D>,
     accumulate: bool,
 ) -> Result<(), Error> {
+    const NAME: &str = "linear backward for the input";
+    let placements = rules::linear_input_gradient(&dy.placements, &w.placements)?;
+    rules::accumulate(NAME, &dx.placements, &placements)?;
     let (m, n, k) = (dy.shape.rows(), w.shape.cols(), dy.shape.cols());
     let fits = w.shape.rows() == k && dx.shape == Shape::matrix(m, n);
-    require(fits, "linear backward for the input", &[dy.shape, w.shape, dx.shape])?;
+    require(fits, NAME, &[dy.shape, w.shape, dx.shape])?;
     device.matmul(MatmulLayout::Nn, MatmulDims { m, n, k }, dy.slice, w.slice, dx.slice, accumulate);
     Ok(())
 }

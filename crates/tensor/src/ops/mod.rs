@@ -6,7 +6,9 @@ mod loss;
 mod pointwise;
 
 pub use attention::{AttentionForward, AttentionGradients, attention, attention_backward};
-pub use linear::{linear, linear_add, linear_input_gradient, linear_input_gradient_add, linear_weight_gradient};
+pub use linear::{
+    linear, linear_input_gradient, linear_input_gradient_into, linear_into, linear_weight_gradient,
+};
 pub use loss::{cross_entropy, sum_wide};
 pub use pointwise::{
     Normed, copy_like, embedding, embedding_gradient, rms_norm, rms_norm_input_gradient,

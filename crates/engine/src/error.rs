@@ -1,0 +1,66 @@
+//! Why a step was not carried out.
+
+use memwall_comm::CommError;
+use memwall_tensor::{Error as TensorError, OutOfMemory};
+use thiserror::Error;
+
+/// Why the engine stopped.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// A tensor operation could not be carried out.
+    #[error("in unit {unit}: {source}")]
+    InUnit {
+        /// Number of the unit.
+        unit: usize,
+        /// What went wrong.
+        source: TensorError,
+    },
+    /// A tensor operation outside of the units could not be carried out.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// A collective failed.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// Loss or gradients are not finite. Parameters and optimizer states are as they were before the step.
+    #[error(
+        "step {step}: the {what} is not finite (first found in {tensor}); parameters are as before this step. \
+         Lower optimizer.learning_rate, lengthen its warm-up, or look at the data of this step"
+    )]
+    NotFinite {
+        /// The step, from 1.
+        step: u64,
+        /// "loss" or "gradient".
+        what: &'static str,
+        /// The first tensor that is not finite.
+        tensor: String,
+    },
+}
+
+impl EngineError {
+    /// What did not fit, if that is why.
+    pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
+        match self {
+            EngineError::InUnit { source: TensorError::OutOfMemory(e), .. }
+            | EngineError::Tensor(TensorError::OutOfMemory(e)) => Some(e),
+            _ => None,
+        }
+    }
+}
+
+impl From<OutOfMemory> for EngineError {
+    fn from(e: OutOfMemory) -> Self {
+        EngineError::Tensor(TensorError::OutOfMemory(e))
+    }
+}
+
+/// Adds the unit to an operation's error.
+pub(crate) trait InUnit<T> {
+    fn in_unit(self, unit: usize) -> Result<T, EngineError>;
+}
+
+impl<T> InUnit<T> for Result<T, TensorError> {
+    fn in_unit(self, unit: usize) -> Result<T, EngineError> {
+        self.map_err(|source| EngineError::InUnit { unit, source })
+    }
+}

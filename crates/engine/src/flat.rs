@@ -1,0 +1,94 @@
+//! Where each parameter lies in its unit's flat buffer. The layout is independent of ranks.
+
+use memwall_model::{ModelSpec, ParamId};
+use memwall_tensor::Shape;
+
+/// Elements: segments start on cache lines.
+const ALIGN: usize = 16;
+/// Elements: a flat buffer is a whole number of the blocks in which norms are summed, so that any even
+/// sharding on block bounds sums the same blocks.
+const BLOCK: usize = 1024;
+
+/// One parameter's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// The parameter.
+    pub param: ParamId,
+    /// First element in the flat buffer.
+    pub offset: usize,
+    /// Dims.
+    pub shape: Shape,
+    /// Whether weight decay applies.
+    pub decay: bool,
+}
+
+/// One unit's flat buffer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlatUnit {
+    /// Parameters in order; gaps between them are zero, always.
+    pub segments: Vec<Segment>,
+    /// Elements, gaps and padding included.
+    pub len: usize,
+}
+
+/// The flat buffers of a model, and where each parameter is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlatLayout {
+    /// One for each unit, in forward order.
+    pub units: Vec<FlatUnit>,
+    places: Vec<(usize, Segment)>,
+}
+
+impl FlatLayout {
+    /// Lays out the parameters of `spec`.
+    ///
+    /// # Panics
+    /// When a parameter has other than one or two dims; no spec has.
+    pub fn new(spec: &ModelSpec) -> Self {
+        let mut places = vec![None; spec.params.len()];
+        let mut units = Vec::with_capacity(spec.units.len());
+        for (index, unit) in spec.units.iter().enumerate() {
+            let (mut segments, mut end) = (Vec::new(), 0usize);
+            for &param in &unit.params {
+                let p = spec.param(param);
+                let shape = Shape::from_dims(&p.shape).expect("parameters are vectors or matrices");
+                let segment = Segment { param, offset: end.next_multiple_of(ALIGN), shape, decay: p.decay };
+                end = segment.offset + shape.len();
+                segments.push(segment);
+                places[param.0] = Some((index, segment));
+            }
+            units.push(FlatUnit { segments, len: end.next_multiple_of(BLOCK) });
+        }
+        let places = places.into_iter().map(|p| p.expect("every parameter has one owner")).collect();
+        Self { units, places }
+    }
+
+    /// The unit that owns a parameter, and its place there.
+    pub fn place(&self, param: ParamId) -> (usize, Segment) {
+        self.places[param.0]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memwall_model::ModelConfig;
+
+    #[test]
+    fn segments_are_aligned_disjoint_and_complete() {
+        let config = r#"{"hidden_size": 10, "intermediate_size": 7, "num_hidden_layers": 2,
+            "num_attention_heads": 1, "vocab_size": 13}"#;
+        let spec = ModelSpec::new(ModelConfig::from_json(config).unwrap());
+        let layout = FlatLayout::new(&spec);
+        for unit in &layout.units {
+            let mut end = 0;
+            for s in &unit.segments {
+                assert!(s.offset % ALIGN == 0 && s.offset >= end && s.offset < end + ALIGN);
+                end = s.offset + s.shape.len();
+            }
+            assert!(unit.len % BLOCK == 0 && unit.len >= end && unit.len < end + BLOCK);
+        }
+        let n: usize = layout.units.iter().flat_map(|u| &u.segments).map(|s| s.shape.len()).sum();
+        assert_eq!(n as u64, spec.parameter_count());
+    }
+}

@@ -1,0 +1,109 @@
+//! Generation, one token at a time, with a key/value cache; made of the same pieces of the same units.
+
+use crate::error::InUnit;
+use crate::rank::head_weight;
+use crate::unit::{Block, Embedding, Head, Sequences, rope_table};
+use crate::{EngineError, Weights};
+use memwall_layout::Placements;
+use memwall_model::{ModelSpec, ParamId, UnitKind};
+use memwall_tensor::device::Device;
+use memwall_tensor::{Category, DType, Shape, SliceMut, Tensor, ops};
+
+/// A model that reads tokens and says what comes next.
+pub struct Generator<D: Device> {
+    device: D,
+    weights: Weights<D>,
+    embedding: Embedding,
+    blocks: Vec<Block>,
+    head: Head,
+    /// Keys and values of each block, `[capacity, kv_heads x head_dim]`.
+    cache: Vec<(Tensor<D>, Tensor<D>)>,
+    table: Tensor<D>,
+    capacity: usize,
+    used: usize,
+}
+
+impl<D: Device> Generator<D> {
+    /// A generator for texts of up to `capacity` tokens, prompt included. Parameters are zero until loaded.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn new(device: D, spec: &ModelSpec, capacity: usize) -> Result<Self, EngineError> {
+        let weights = Weights::new(&device, spec)?;
+        let c = &spec.config;
+        let embedding = Embedding::new(&spec.units[0]);
+        let is_block = |u: &&memwall_model::UnitSpec| matches!(u.kind, UnitKind::Block(_));
+        let blocks: Vec<_> = spec.units.iter().filter(is_block).map(|u| Block::new(c, u)).collect();
+        let shape = Shape::matrix(capacity, c.kv_heads * c.head_dim);
+        let new = || Tensor::new(&device, shape, DType::F32, Placements::REPLICATED, Category::Activations);
+        let cache = blocks.iter().map(|_| Ok((new()?, new()?))).collect::<Result<_, EngineError>>()?;
+        Ok(Self {
+            table: rope_table(&device, c, capacity)?,
+            head: Head::new(c, &spec.units[spec.units.len() - 1], embedding.table),
+            device,
+            weights,
+            embedding,
+            blocks,
+            cache,
+            capacity,
+            used: 0,
+        })
+    }
+
+    /// One parameter's elements, to load.
+    pub fn parameter_mut(&mut self, param: ParamId) -> (&D, SliceMut<'_, D::Buf>) {
+        (&self.device, self.weights.parameter_mut(param))
+    }
+
+    /// Tokens that may still be read.
+    pub fn room(&self) -> usize {
+        self.capacity - self.used
+    }
+
+    /// Reads `tokens` after those read before and returns the logits of what comes next.
+    ///
+    /// # Errors
+    /// Out of memory.
+    ///
+    /// # Panics
+    /// When there are no tokens, or more than there is room for.
+    pub fn read(&mut self, tokens: &[i32]) -> Result<Vec<f32>, EngineError> {
+        assert!(!tokens.is_empty() && tokens.len() <= self.room(), "no room for {} tokens", tokens.len());
+        let (n, keys) = (tokens.len(), self.used + tokens.len());
+        let ids = self.integers(tokens.iter().copied())?;
+        let positions = self.integers((self.used..keys).map(|p| p as i32))?;
+        let seq = Sequences { batch: 1, length: n, positions: positions.view(), table: self.table.view() };
+        let device = &self.device;
+        let mut x = self.embedding.forward(device, &self.weights.lease(0), ids.view()).in_unit(0)?;
+        for (i, (block, (k, v))) in self.blocks.iter().zip(&mut self.cache).enumerate() {
+            let w = self.weights.lease(i + 1);
+            let mut pass = || {
+                let new = block.project(device, &w, seq, x.view())?;
+                device.copy(new.k.view().slice, k.view_mut().rows(self.used, n).slice);
+                device.copy(new.v.view().slice, v.view_mut().rows(self.used, n).slice);
+                let (k, v) = (k.view().rows(0, keys), v.view().rows(0, keys));
+                let dims = block.attention_dims(1, n, keys);
+                let out = ops::attention(device, dims, new.q.view(), k, v)?.out;
+                let stream = ops::copy_like(device, x.view())?;
+                let middle = block.add_attention(device, &w, out.view(), stream)?;
+                let mlp = block.mlp_in(device, &w, middle.view())?;
+                block.add_mlp(device, &w, &mlp, middle)
+            };
+            x = pass().in_unit(i + 1)?;
+        }
+        let last = self.blocks.len() + 1;
+        let own = self.weights.lease(last);
+        let weight = head_weight(&self.weights, &self.head);
+        let logits = self.head.last_logits(device, &own, weight, x.view()).in_unit(last)?;
+        self.used = keys;
+        Ok(device.read_f32(logits.view().slice))
+    }
+
+    fn integers(&self, values: impl ExactSizeIterator<Item = i32>) -> Result<Tensor<D>, EngineError> {
+        let shape = Shape::vector(values.len());
+        let mut t = Tensor::new(&self.device, shape, DType::I32, Placements::REPLICATED, Category::Data)?;
+        let values: Vec<i32> = values.collect();
+        self.device.write(t.view_mut().slice, bytemuck::cast_slice(&values));
+        Ok(t)
+    }
+}

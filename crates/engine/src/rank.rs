@@ -1,0 +1,438 @@
+//! One rank: its device, its groups, its state, and the training step.
+
+use crate::error::InUnit;
+use crate::sink::GradSink;
+use crate::unit::{Block, Embedding, Head, LossSum, Sequences, rope_table};
+use crate::weights::zeroed;
+use crate::{EngineError, Keep, Schedule, Weights};
+use memwall_comm::{Collective, Group};
+use memwall_layout::{Placements, rules};
+use memwall_model::{ModelSpec, ParamId, UnitKind};
+use memwall_tensor::device::{AdamW, Device};
+use memwall_tensor::fixed::{self, Wide};
+use memwall_tensor::{ByCategory, Category, DType, Shape, Slice, SliceMut, Tensor, View};
+
+/// AdamW's constants.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamWSettings {
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// Decoupled decay of the parameters that decay.
+    pub weight_decay: f64,
+}
+
+/// What a rank is to do: all that decides which operations a step issues.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Settings {
+    /// Sequences in a micro-batch.
+    pub micro_batch: usize,
+    /// Micro-batches in a step.
+    pub micro_batches: usize,
+    /// Tokens in a sequence.
+    pub sequence: usize,
+    /// Whether gradients are summed as integers.
+    pub deterministic: bool,
+    /// Limit of the gradient norm.
+    pub clip: Option<f64>,
+    /// Seed of the initial values.
+    pub seed: u64,
+    /// What blocks keep for backward.
+    pub keep: Keep,
+    /// AdamW's constants.
+    pub optimizer: AdamWSettings,
+    /// Learning rate by step.
+    pub schedule: Schedule,
+}
+
+impl Settings {
+    /// Tokens in a micro-batch.
+    pub fn micro_tokens(&self) -> usize {
+        self.micro_batch * self.sequence
+    }
+}
+
+/// What a step has done.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepReport {
+    /// The step, from 1.
+    pub step: u64,
+    /// Mean loss over the step's valid tokens.
+    pub loss: f64,
+    /// Gradient norm before clipping.
+    pub gradient_norm: f64,
+    /// Learning rate.
+    pub learning_rate: f64,
+    /// Ledger bytes in use at the end of the step.
+    pub live: ByCategory,
+}
+
+/// A part of a parameter's state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// The parameter.
+    Weight,
+    /// AdamW's first moment.
+    FirstMoment,
+    /// AdamW's second moment.
+    SecondMoment,
+}
+
+/// Fills the tokens and targets of one micro-batch on the host.
+pub type Load<'a> = &'a mut dyn FnMut(usize, &mut [i32], &mut [i32]);
+
+/// One rank's whole state. It is a value, and may be sent to another thread.
+pub struct Rank<D: Device> {
+    device: D,
+    /// All ranks that hold a part of the step's samples.
+    group: Box<dyn Group<D>>,
+    spec: ModelSpec,
+    settings: Settings,
+    weights: Weights<D>,
+    gradients: Vec<Tensor<D>>,
+    first: Vec<Tensor<D>>,
+    second: Vec<Tensor<D>>,
+    written: Vec<bool>,
+    tokens: Tensor<D>,
+    targets: Tensor<D>,
+    positions: Tensor<D>,
+    table: Tensor<D>,
+    /// Loss and squared gradient norm as wide sums; away while a collective has it.
+    sums: Option<Tensor<D>>,
+    clip: Tensor<D>,
+    embedding: Embedding,
+    blocks: Vec<Block>,
+    head: Head,
+    host_tokens: Vec<i32>,
+    host_targets: Vec<i32>,
+    step: u64,
+}
+
+impl<D: Device> Rank<D> {
+    /// Allocates all that lives as long as the rank. Parameters are zero until they are initialized or loaded.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn new(
+        device: D,
+        group: Box<dyn Group<D>>,
+        spec: ModelSpec,
+        settings: Settings,
+    ) -> Result<Self, EngineError> {
+        let weights = Weights::new(&device, &spec)?;
+        let layout = weights.layout();
+        let sum = if settings.deterministic { DType::I64 } else { DType::F32 };
+        let gradients = zeroed(&device, layout, sum, Category::Gradients)?;
+        let first = zeroed(&device, layout, DType::F32, Category::OptimizerState)?;
+        let second = zeroed(&device, layout, DType::F32, Category::OptimizerState)?;
+        let tokens = settings.micro_tokens();
+        let new = |len, dtype, category| {
+            Tensor::new(&device, Shape::vector(len), dtype, Placements::REPLICATED, category)
+        };
+        let mut positions: Tensor<D> = new(tokens, DType::I32, Category::Data)?;
+        let host_positions: Vec<i32> = (0..tokens).map(|i| (i % settings.sequence) as i32).collect();
+        device.write(positions.view_mut().slice, bytemuck::cast_slice(&host_positions));
+        let table = rope_table(&device, &spec.config, settings.sequence)?;
+        let embedding = Embedding::new(&spec.units[0]);
+        let block = |u: &&memwall_model::UnitSpec| matches!(u.kind, UnitKind::Block(_));
+        Ok(Self {
+            tokens: new(tokens, DType::I32, Category::Data)?,
+            targets: new(tokens, DType::I32, Category::Data)?,
+            sums: Some(new(2 * Wide::LEN, DType::I64, Category::Communication)?),
+            clip: new(2, DType::F32, Category::Workspace)?,
+            embedding,
+            blocks: spec.units.iter().filter(block).map(|u| Block::new(&spec.config, u)).collect(),
+            head: Head::new(&spec.config, &spec.units[spec.units.len() - 1], embedding.table),
+            written: vec![false; spec.params.len()],
+            host_tokens: vec![0; tokens],
+            host_targets: vec![0; tokens],
+            step: 0,
+            device,
+            group,
+            spec,
+            settings,
+            weights,
+            gradients,
+            first,
+            second,
+            positions,
+            table,
+        })
+    }
+
+    /// Gives every parameter its first value.
+    pub fn initialize(&mut self) {
+        self.weights.initialize(&self.device, &self.spec, self.settings.seed);
+    }
+
+    /// The device.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The model.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    /// What the rank is to do.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Steps done so far.
+    pub fn steps_done(&self) -> u64 {
+        self.step
+    }
+
+    /// Goes on as if this many steps had been done; for a state that was loaded.
+    pub fn set_steps_done(&mut self, step: u64) {
+        self.step = step;
+    }
+
+    /// A part of a parameter's state, to read.
+    pub fn part(&self, part: Part, param: ParamId) -> Slice<'_, D::Buf> {
+        let (unit, s) = self.weights.layout().place(param);
+        match part {
+            Part::Weight => self.weights.lease(unit).get(param).slice,
+            Part::FirstMoment => self.first[unit].view().slice.part(s.offset, s.shape.len()),
+            Part::SecondMoment => self.second[unit].view().slice.part(s.offset, s.shape.len()),
+        }
+    }
+
+    /// A part of a parameter's state, to write.
+    pub fn part_mut(&mut self, part: Part, param: ParamId) -> (&D, SliceMut<'_, D::Buf>) {
+        let (unit, s) = self.weights.layout().place(param);
+        let flat = match part {
+            Part::Weight => self.weights.flat_mut(unit),
+            Part::FirstMoment => &mut self.first[unit],
+            Part::SecondMoment => &mut self.second[unit],
+        };
+        (&self.device, flat.view_mut().slice.part(s.offset, s.shape.len()))
+    }
+
+    /// The last step's gradient of a parameter, rounded to f32.
+    pub fn gradient(&self, param: ParamId) -> Vec<f32> {
+        let (unit, s) = self.weights.layout().place(param);
+        let slice = self.gradients[unit].view().slice.part(s.offset, s.shape.len());
+        if !self.settings.deterministic {
+            return self.device.read_f32(slice);
+        }
+        let mut sums = vec![0i64; slice.len()];
+        self.device.read(slice, bytemuck::cast_slice_mut(&mut sums));
+        sums.into_iter().map(fixed::to_f32).collect()
+    }
+
+    /// One training step over `micro_batches` micro-batches that `load` fills. `valid` is the number of targets
+    /// that are not ignored, over all ranks and micro-batches of the step.
+    ///
+    /// # Errors
+    /// Out of memory, a failed collective, or a loss or gradient that is not finite: then parameters and moments
+    /// are unchanged, except that moments and parameters may not be trusted after out of memory.
+    pub fn step(&mut self, load: Load<'_>, valid: u64) -> Result<StepReport, EngineError> {
+        self.begin();
+        let scale = 1.0 / valid.max(1) as f64;
+        for micro in 0..self.settings.micro_batches {
+            self.load(micro, load);
+            self.forward_backward(scale)?;
+        }
+        self.reduce()?;
+        let learning_rate = self.settings.schedule.at(self.step + 1);
+        self.update(learning_rate)?;
+        // The step's only reads: everything was issued before.
+        let (loss, squares) = self.read_sums();
+        let report = StepReport {
+            step: self.step + 1,
+            loss: loss.value(),
+            gradient_norm: squares.value().sqrt(),
+            learning_rate,
+            live: self.device.ledger().state().live,
+        };
+        if !report.loss.is_finite() || !report.gradient_norm.is_finite() {
+            return Err(self.not_finite(&report));
+        }
+        self.step += 1;
+        Ok(report)
+    }
+
+    /// Mean loss over `batches` micro-batches with `valid` targets in all; changes nothing.
+    ///
+    /// # Errors
+    /// Out of memory or a failed collective.
+    pub fn evaluate(&mut self, batches: usize, load: Load<'_>, valid: u64) -> Result<f64, EngineError> {
+        self.begin();
+        let scale = 1.0 / valid.max(1) as f64;
+        for micro in 0..batches {
+            self.load(micro, load);
+            let (mut x, seq) = self.embed()?;
+            for (i, block) in self.blocks.iter().enumerate() {
+                let w = self.weights.lease(i + 1);
+                x = block.forward(&self.device, &w, seq, x, &Keep::NOTHING).in_unit(i + 1)?.0;
+            }
+            let last = self.blocks.len() + 1;
+            let own = self.weights.lease(last);
+            let weight = head_weight(&self.weights, &self.head);
+            let sums = self.sums.as_mut().expect("no collective is under way");
+            let mut loss = LossSum { sum: sums.view_mut().rows(0, Wide::LEN), scale };
+            self.head.forward(&self.device, &own, weight, x, self.targets.view(), &mut loss).in_unit(last)?;
+        }
+        self.reduce()?;
+        Ok(self.read_sums().0.value())
+    }
+
+    /// Clears what a step or an evaluation adds to.
+    fn begin(&mut self) {
+        self.written.fill(false);
+        let sums = self.sums.as_mut().expect("no collective is under way");
+        self.device.zero(sums.view_mut().slice);
+        if self.settings.deterministic {
+            for g in &mut self.gradients {
+                self.device.zero(g.view_mut().slice);
+            }
+        }
+    }
+
+    fn load(&mut self, micro: usize, load: Load<'_>) {
+        load(micro, &mut self.host_tokens, &mut self.host_targets);
+        self.device.write(self.tokens.view_mut().slice, bytemuck::cast_slice(&self.host_tokens));
+        self.device.write(self.targets.view_mut().slice, bytemuck::cast_slice(&self.host_targets));
+    }
+
+    fn embed(&self) -> Result<(Tensor<D>, Sequences<'_, D>), EngineError> {
+        let seq = Sequences {
+            batch: self.settings.micro_batch,
+            length: self.settings.sequence,
+            positions: self.positions.view(),
+            table: self.table.view(),
+        };
+        let x = self.embedding.forward(&self.device, &self.weights.lease(0), self.tokens.view()).in_unit(0)?;
+        Ok((x, seq))
+    }
+
+    /// Forward and backward of the micro-batch that is loaded.
+    fn forward_backward(&mut self, scale: f64) -> Result<(), EngineError> {
+        // Split borrows: units read weights and data while the sink writes gradients.
+        let (device, weights) = (&self.device, &self.weights);
+        let (tokens, targets) = (self.tokens.view(), self.targets.view());
+        let mut sink = GradSink::new(
+            device,
+            weights.layout(),
+            &mut self.gradients,
+            &mut self.written,
+            self.settings.deterministic,
+        );
+        let seq = Sequences {
+            batch: self.settings.micro_batch,
+            length: self.settings.sequence,
+            positions: self.positions.view(),
+            table: self.table.view(),
+        };
+        let mut x = self.embedding.forward(device, &weights.lease(0), tokens).in_unit(0)?;
+        let mut kept = Vec::with_capacity(self.blocks.len());
+        for (i, block) in self.blocks.iter().enumerate() {
+            let (y, k) = block
+                .forward(device, &weights.lease(i + 1), seq, x, &self.settings.keep)
+                .in_unit(i + 1)?;
+            x = y;
+            kept.push(k);
+        }
+        let last = self.blocks.len() + 1;
+        let sums = self.sums.as_mut().expect("no collective is under way");
+        let mut loss = LossSum { sum: sums.view_mut().rows(0, Wide::LEN), scale };
+        let weight = head_weight(weights, &self.head);
+        let own = weights.lease(last);
+        let mut dx = self
+            .head
+            .forward_backward(device, &own, weight, x, targets, &mut loss, &mut sink)
+            .in_unit(last)?;
+        for (i, block) in self.blocks.iter().enumerate().rev() {
+            let kept = kept.pop().expect("every block kept something");
+            let w = weights.lease(i + 1);
+            dx = block.backward(device, &w, seq, kept, dx, &mut sink).in_unit(i + 1)?;
+        }
+        self.embedding.backward(device, tokens, dx, &mut sink).in_unit(0)
+    }
+
+    /// Adds this rank's squared gradient norm to its sums and the sums over the ranks.
+    fn reduce(&mut self) -> Result<(), EngineError> {
+        let mut sums = self.sums.take().expect("no collective is under way");
+        if self.written.iter().any(|w| *w) || self.settings.deterministic {
+            for g in &self.gradients {
+                self.device.sum_squares(g.view().slice, sums.view_mut().rows(Wide::LEN, Wide::LEN).slice);
+            }
+        }
+        let pending = self.group.start(Collective::AllReduce, sums)?;
+        self.sums = Some(self.group.wait(pending)?);
+        Ok(())
+    }
+
+    fn update(&mut self, learning_rate: f64) -> Result<(), EngineError> {
+        let sums = self.sums.as_ref().expect("no collective is under way");
+        let squares = sums.view().rows(Wide::LEN, Wide::LEN).slice;
+        let limit = self.settings.clip.map(|c| c as f32);
+        self.device.clip_factor(squares, limit, self.clip.view_mut().slice);
+        let units = self.weights.layout().units.len();
+        for unit in 0..units {
+            let segments = self.weights.layout().units[unit].segments.clone();
+            let o = self.settings.optimizer;
+            for s in segments {
+                let (w, g) = (self.weights.flat_mut(unit), &self.gradients[unit]);
+                rules::optimizer(&w.placements(), &g.placements()).map_err(memwall_tensor::Error::from)?;
+                let settings = AdamW {
+                    learning_rate,
+                    beta1: o.beta1,
+                    beta2: o.beta2,
+                    eps: o.eps,
+                    weight_decay: if s.decay { o.weight_decay } else { 0.0 },
+                    step: self.step + 1,
+                };
+                let n = s.shape.len();
+                self.device.adamw(
+                    settings,
+                    self.clip.view().slice,
+                    g.view().slice.part(s.offset, n),
+                    w.view_mut().slice.part(s.offset, n),
+                    self.first[unit].view_mut().slice.part(s.offset, n),
+                    self.second[unit].view_mut().slice.part(s.offset, n),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn read_sums(&self) -> (Wide, Wide) {
+        let mut e = [0i64; 2 * Wide::LEN];
+        let sums = self.sums.as_ref().expect("no collective is under way");
+        self.device.read(sums.view().slice, bytemuck::cast_slice_mut(&mut e));
+        (Wide::from_elements([e[0], e[1], e[2]]), Wide::from_elements([e[3], e[4], e[5]]))
+    }
+
+    /// Names the first tensor that is not finite: weights before gradients, since the former cause the latter.
+    fn not_finite(&self, report: &StepReport) -> EngineError {
+        let ids = || (0..self.spec.params.len()).map(ParamId);
+        let bad = |values: Vec<f32>| values.iter().any(|x| !x.is_finite());
+        let weight = ids().find(|&p| bad(self.device.read_f32(self.part(Part::Weight, p))));
+        let gradient = || ids().find(|&p| bad(self.gradient(p)));
+        let name = |p: ParamId| &self.spec.param(p).name;
+        EngineError::NotFinite {
+            step: report.step,
+            what: if report.loss.is_finite() { "gradient" } else { "loss" },
+            tensor: match weight.map(|p| format!("the weight {}", name(p))) {
+                Some(w) => w,
+                None => gradient().map_or_else(
+                    || "the loss itself".into(),
+                    |p| format!("the gradient of {}", name(p)),
+                ),
+            },
+        }
+    }
+}
+
+/// The head's matrix, from whichever unit owns it.
+pub(crate) fn head_weight<'a, D: Device>(weights: &'a Weights<D>, head: &Head) -> View<'a, D> {
+    let (unit, _) = weights.layout().place(head.weight);
+    weights.lease(unit).get(head.weight)
+}

@@ -1,0 +1,56 @@
+//! Where weight gradients go.
+
+use crate::FlatLayout;
+use memwall_layout::Placements;
+use memwall_model::ParamId;
+use memwall_tensor::device::Device;
+use memwall_tensor::{Category, DType, Error, Tensor, ViewMut};
+
+/// Takes the gradient of each use of each parameter and adds it to what the step has so far.
+///
+/// In deterministic mode the leaf (one micro-batch's gradient of one use) is computed by itself, and added as
+/// an integer, so that the order of leaves cannot matter. Otherwise it is added where it is computed.
+#[derive(Debug)]
+pub struct GradSink<'a, D: Device> {
+    device: &'a D,
+    layout: &'a FlatLayout,
+    gradients: &'a mut [Tensor<D>],
+    /// Whether a parameter has a gradient from earlier in this step.
+    written: &'a mut [bool],
+    deterministic: bool,
+}
+
+impl<'a, D: Device> GradSink<'a, D> {
+    pub(crate) fn new(
+        device: &'a D,
+        layout: &'a FlatLayout,
+        gradients: &'a mut [Tensor<D>],
+        written: &'a mut [bool],
+        deterministic: bool,
+    ) -> Self {
+        Self { device, layout, gradients, written, deterministic }
+    }
+
+    /// Has `compute(destination, accumulate)` compute the gradient of one use of `param`.
+    ///
+    /// # Errors
+    /// Those of `compute`; out of memory.
+    pub fn add(
+        &mut self,
+        param: ParamId,
+        compute: impl FnOnce(ViewMut<'_, D>, bool) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let (unit, s) = self.layout.place(param);
+        let placements: Placements = self.gradients[unit].placements();
+        let sum = self.gradients[unit].view_mut().slice.part(s.offset, s.shape.len());
+        if self.deterministic {
+            let mut leaf = Tensor::new(self.device, s.shape, DType::F32, placements, Category::Workspace)?;
+            compute(leaf.view_mut(), false)?;
+            self.device.accumulate_fixed(leaf.view().slice, sum);
+        } else {
+            let seen = std::mem::replace(&mut self.written[param.0], true);
+            compute(ViewMut { slice: sum, shape: s.shape, placements }, seen)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,140 @@
+//! The last unit: final norm, head and loss, by chunks of tokens, so that the whole logits never exist.
+
+use super::block::norm_backward;
+use crate::Lease;
+use crate::sink::GradSink;
+use memwall_layout::Placements;
+use memwall_model::{ModelConfig, ParamId, UnitSpec};
+use memwall_tensor::device::Device;
+use memwall_tensor::{Category, DType, Error, Shape, Tensor, View, ViewMut, ops};
+
+/// The head.
+#[derive(Debug, Clone, Copy)]
+pub struct Head {
+    norm: ParamId,
+    /// `[vocabulary, hidden]`; the embedding's where they are tied.
+    pub weight: ParamId,
+    eps: f64,
+    chunk: usize,
+}
+
+/// The sum of losses that a forward adds to: `scale x` each token's loss.
+#[derive(Debug)]
+pub struct LossSum<'a, D: Device> {
+    /// The wide sum.
+    pub sum: ViewMut<'a, D>,
+    /// One over the global count of valid tokens.
+    pub scale: f64,
+}
+
+impl Head {
+    /// From the config and the unit's parameters; a tied head has the embedding's table as its weight.
+    pub fn new(config: &ModelConfig, spec: &UnitSpec, embedding: ParamId) -> Self {
+        let weight = spec.params.get(1).copied().unwrap_or(embedding);
+        Self { norm: spec.params[0], weight, eps: config.norm_eps, chunk: Self::chunk(config.vocab_size) }
+    }
+
+    /// Tokens whose logits exist at a time: at most 8 Mi logits, but no fewer than 64 tokens (a matrix product
+    /// of fewer rows would mostly read the weight), and no more than 256 (more gain nothing).
+    pub fn chunk(vocabulary: usize) -> usize {
+        ((8 << 20) / vocabulary).clamp(64, 256)
+    }
+
+    /// Loss of `x [tokens, hidden]` against `targets [tokens]`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn forward<D: Device>(
+        &self,
+        device: &D,
+        own: &Lease<'_, D>,
+        weight: View<'_, D>,
+        x: Tensor<D>,
+        targets: View<'_, D>,
+        loss: &mut LossSum<'_, D>,
+    ) -> Result<(), Error> {
+        let n = ops::rms_norm(device, x.view(), own.get(self.norm), self.eps)?.y;
+        drop(x);
+        self.chunks(device, weight, n.view(), targets, loss, None, |_, _, _| Ok(()))
+    }
+
+    /// Loss and backward at once; returns the gradient of `x`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn forward_backward<D: Device>(
+        &self,
+        device: &D,
+        own: &Lease<'_, D>,
+        weight: View<'_, D>,
+        x: Tensor<D>,
+        targets: View<'_, D>,
+        loss: &mut LossSum<'_, D>,
+        sink: &mut GradSink<'_, D>,
+    ) -> Result<Tensor<D>, Error> {
+        let normed = ops::rms_norm(device, x.view(), own.get(self.norm), self.eps)?;
+        let n = normed.y.view();
+        let mut dn = Tensor::new(device, x.shape(), DType::F32, n.placements, Category::Activations)?;
+        let scale = loss.scale as f32;
+        sink.add(self.weight, |mut dw, accumulate| {
+            self.chunks(device, weight, n, targets, loss, Some(scale), |start, logits, rows| {
+                let dlogits = logits.view();
+                let dn = dn.view_mut().rows(start, rows);
+                ops::linear_input_gradient_into(device, dlogits, weight, dn, false)?;
+                let n = n.rows(start, rows);
+                ops::linear_weight_gradient(device, dlogits, n, dw.reborrow(), accumulate || start > 0)
+            })
+        })?;
+        let mut dx = Tensor::new(device, x.shape(), DType::F32, n.placements, Category::Activations)?;
+        device.zero(dx.view_mut().slice);
+        norm_backward(device, sink, self.norm, own, x.view(), normed, dn, &mut dx)?;
+        Ok(dx)
+    }
+
+    /// Runs over chunks of tokens: logits, loss (and their gradient in place when there is a `scale`), then
+    /// `then(first token, logits, tokens)`.
+    #[allow(clippy::too_many_arguments)]
+    fn chunks<D: Device>(
+        &self,
+        device: &D,
+        weight: View<'_, D>,
+        n: View<'_, D>,
+        targets: View<'_, D>,
+        loss: &mut LossSum<'_, D>,
+        scale: Option<f32>,
+        mut then: impl FnMut(usize, &Tensor<D>, usize) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let tokens = n.shape.rows();
+        let workspace = |shape| Tensor::new(device, shape, DType::F32, n.placements, Category::Workspace);
+        let mut losses: Tensor<D> = workspace(Shape::vector(tokens))?;
+        for start in (0..tokens).step_by(self.chunk) {
+            let rows = self.chunk.min(tokens - start);
+            let mut logits = workspace(Shape::matrix(rows, weight.shape.rows()))?;
+            ops::linear_into(device, n.rows(start, rows), weight, logits.view_mut(), false)?;
+            let losses = losses.view_mut().rows(start, rows);
+            ops::cross_entropy(device, logits.view_mut(), targets.rows(start, rows), losses, scale)?;
+            then(start, &logits, rows)?;
+        }
+        ops::sum_wide(device, losses.view(), loss.scale, loss.sum.reborrow())
+    }
+
+    /// Logits of the last of the rows of `x`, for generation: `[1, vocabulary]`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn last_logits<D: Device>(
+        &self,
+        device: &D,
+        own: &Lease<'_, D>,
+        weight: View<'_, D>,
+        x: View<'_, D>,
+    ) -> Result<Tensor<D>, Error> {
+        let last = x.rows(x.shape.rows() - 1, 1);
+        let n = ops::rms_norm(device, last, own.get(self.norm), self.eps)?.y;
+        let shape = Shape::matrix(1, weight.shape.rows());
+        let mut logits =
+            Tensor::new(device, shape, DType::F32, Placements::REPLICATED, Category::Workspace)?;
+        ops::linear_into(device, n.view(), weight, logits.view_mut(), false)?;
+        Ok(logits)
+    }
+}

@@ -1,0 +1,100 @@
+//! A model's weights on a device, and what a unit sees of them.
+
+use crate::{EngineError, FlatLayout};
+use memwall_layout::Placements;
+use memwall_model::{Init, ModelSpec, ParamId};
+use memwall_tensor::device::{Device, Memory};
+use memwall_tensor::{Category, DType, Shape, Tensor, View, math};
+
+/// The flat weights of every unit.
+#[derive(Debug)]
+pub struct Weights<D: Memory> {
+    layout: FlatLayout,
+    flat: Vec<Tensor<D>>,
+}
+
+/// The whole weights of one unit, for as long as it computes.
+#[derive(Debug)]
+pub struct Lease<'a, D: Memory> {
+    layout: &'a FlatLayout,
+    unit: usize,
+    flat: View<'a, D>,
+}
+
+impl<D: Device> Weights<D> {
+    /// Allocates and zeroes the weights of `spec`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn new(device: &D, spec: &ModelSpec) -> Result<Self, EngineError> {
+        let layout = FlatLayout::new(spec);
+        let flat = zeroed(device, &layout, DType::F32, Category::Weights)?;
+        Ok(Self { layout, flat })
+    }
+
+    /// Gives every parameter its first value: a function of seed, name and index alone.
+    pub fn initialize(&mut self, device: &D, spec: &ModelSpec, seed: u64) {
+        for (index, p) in spec.params.iter().enumerate() {
+            let dst = self.parameter_mut(ParamId(index));
+            match p.init {
+                Init::Ones => device.fill(dst, 1.0),
+                Init::Normal(std) => device.fill_normal(dst, math::stream_key(seed, &p.name), 0, std),
+            }
+        }
+    }
+
+    /// What a unit sees.
+    pub fn lease(&self, unit: usize) -> Lease<'_, D> {
+        Lease { layout: &self.layout, unit, flat: self.flat[unit].view() }
+    }
+
+    /// Where parameters lie.
+    pub fn layout(&self) -> &FlatLayout {
+        &self.layout
+    }
+
+    /// The elements of one parameter, to write.
+    pub fn parameter_mut(&mut self, param: ParamId) -> memwall_tensor::SliceMut<'_, D::Buf> {
+        let (unit, s) = self.layout.place(param);
+        self.flat[unit].view_mut().slice.part(s.offset, s.shape.len())
+    }
+
+    pub(crate) fn flat_mut(&mut self, unit: usize) -> &mut Tensor<D> {
+        &mut self.flat[unit]
+    }
+}
+
+impl<'a, D: Memory> Lease<'a, D> {
+    /// One parameter of the unit.
+    ///
+    /// # Panics
+    /// When the parameter is another unit's: a fault of the calling program.
+    pub fn get(&self, param: ParamId) -> View<'a, D> {
+        let (unit, s) = self.layout.place(param);
+        assert_eq!(unit, self.unit, "the lease is of another unit");
+        View {
+            slice: self.flat.slice.part(s.offset, s.shape.len()),
+            shape: s.shape,
+            placements: self.flat.placements,
+        }
+    }
+}
+
+/// A zeroed flat buffer for each unit.
+pub(crate) fn zeroed<D: Memory>(
+    device: &D,
+    layout: &FlatLayout,
+    dtype: DType,
+    category: Category,
+) -> Result<Vec<Tensor<D>>, EngineError> {
+    layout
+        .units
+        .iter()
+        .map(|u| {
+            let mut t =
+                Tensor::new(device, Shape::vector(u.len), dtype, Placements::REPLICATED, category)?;
+            device.zero(t.view_mut().slice);
+            Ok(t)
+        })
+        .collect()
+}
