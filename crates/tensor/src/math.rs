@@ -28,7 +28,8 @@ pub fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// Natural logarithm of a positive normal number, error below 1e-15 relative to 1.
+/// Natural logarithm of a positive normal number, error below 1e-15 relative to 1. Infinity and what is not a
+/// number come back as they are.
 #[inline(always)]
 pub fn ln(x: f64) -> f64 {
     let bits = x.to_bits();
@@ -41,7 +42,8 @@ pub fn ln(x: f64) -> f64 {
     for d in [21.0, 19.0, 17.0, 15.0, 13.0, 11.0, 9.0, 7.0, 5.0, 3.0, 1.0] {
         p = z.mul_add(p, 1.0 / d);
     }
-    (e as f64).mul_add(std::f64::consts::LN_2, 2.0 * s * p)
+    let ln = (e as f64).mul_add(std::f64::consts::LN_2, 2.0 * s * p);
+    if x.is_finite() { ln } else { x }
 }
 
 /// Sine and cosine, error below 1e-11 for angles up to a million radians.
@@ -176,6 +178,12 @@ mod tests {
             let want: f64 = xs.iter().map(|x| f64::from(*x).powi(2)).sum();
             prop_assert!((f64::from(dot16(&xs, &xs)) - want).abs() < 1e-5);
         }
+    }
+
+    #[test]
+    fn ln_of_what_is_not_finite_is_not_finite() {
+        assert!(ln(f64::NAN).is_nan());
+        assert_eq!(ln(f64::INFINITY), f64::INFINITY);
     }
 
     #[test]

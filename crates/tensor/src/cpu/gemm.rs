@@ -48,6 +48,12 @@ impl Linear for Cpu {
         let MatmulDims { m, n, k } = dims;
         let (a, b, c) = (a.get::<f32>(), b.get::<f32>(), c.get::<f32>());
         assert!(a.len() == m * k && b.len() == n * k && c.len() == m * n, "operands do not have {dims:?}");
+        if k == 0 {
+            if !accumulate {
+                c.fill(0.0);
+            }
+            return;
+        }
         let shared = Shared::of(c);
         if m == 1 && layout == MatmulLayout::Nt {
             // One token: packing the weight would cost more than the product.

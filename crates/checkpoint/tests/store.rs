@@ -1,0 +1,193 @@
+//! Checkpoints of a small run: whole or not there, whatever happens in mid-save; and damage is found.
+
+use memwall_checkpoint::{CheckpointError, Disk, Operation, RunState, Store};
+use memwall_comm::Solo;
+use memwall_engine::{AdamWSettings, Decay, Keep, Part, Rank, Schedule, Settings};
+use memwall_model::{ModelConfig, ModelSpec, ParamId};
+use memwall_tensor::device::Memory;
+use memwall_tensor::{Cpu, Description};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn rank(hidden: usize, seed: u64) -> Rank<Cpu> {
+    let config = format!(
+        r#"{{"hidden_size": {hidden}, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "vocab_size": 17}}"#
+    );
+    let spec = ModelSpec::new(ModelConfig::from_json(&config).unwrap());
+    let settings = Settings {
+        micro_batch: 1,
+        micro_batches: 1,
+        sequence: 8,
+        deterministic: false,
+        clip: None,
+        seed,
+        keep: Keep::ALL,
+        optimizer: AdamWSettings { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 },
+        schedule: Schedule { peak: 1e-2, last: 1e-2, warmup: 0, steps: 9, decay: Decay::Constant },
+    };
+    let device = Cpu::new(Description { threads: 1 }, 64 << 20).unwrap();
+    let mut rank = Rank::new(device, Box::new(Solo), spec, settings).unwrap();
+    rank.initialize();
+    rank
+}
+
+fn step(rank: &mut Rank<Cpu>) -> f64 {
+    let shift = rank.steps_done() as i32;
+    let mut load = |_: usize, tokens: &mut [i32], targets: &mut [i32]| {
+        for (i, (t, g)) in tokens.iter_mut().zip(targets).enumerate() {
+            *t = (i as i32 * 5 + shift) % 17;
+            *g = (i as i32 * 5 + 5 + shift) % 17;
+        }
+    };
+    rank.step(&mut load, 8).unwrap().loss
+}
+
+fn state(rank: &Rank<Cpu>) -> RunState {
+    let step = rank.steps_done();
+    RunState { step, samples: step, tokens: 8 * step, data: "d".into(), job: "j".into() }
+}
+
+fn bits(rank: &Rank<Cpu>) -> Vec<u32> {
+    let parts = [Part::Weight, Part::FirstMoment, Part::SecondMoment];
+    let ids = 0..rank.spec().params.len();
+    let all = parts.into_iter().flat_map(|p| ids.clone().map(move |i| (p, ParamId(i))));
+    all.flat_map(|(p, i)| rank.device().read_f32(rank.part(p, i))).map(f32::to_bits).collect()
+}
+
+#[test]
+fn a_loaded_rank_goes_on_to_the_bit() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::new(dir.path(), 2, Disk::default());
+    let mut a = rank(8, 1);
+    step(&mut a);
+    step(&mut a);
+    store.save(&a, &state(&a)).unwrap();
+    let mut b = rank(8, 2);
+    assert_eq!(store.load(store.latest().unwrap().unwrap(), &mut b).unwrap(), state(&a));
+    assert_eq!(bits(&a), bits(&b));
+    for _ in 0..3 {
+        assert_eq!(step(&mut a).to_bits(), step(&mut b).to_bits());
+    }
+    assert_eq!(bits(&a), bits(&b));
+}
+
+#[test]
+fn only_the_last_few_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::new(dir.path(), 2, Disk::default());
+    let mut r = rank(8, 1);
+    for _ in 0..4 {
+        step(&mut r);
+        store.save(&r, &state(&r)).unwrap();
+    }
+    let mut names: Vec<_> =
+        std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, ["step-00000003", "step-00000004"]);
+}
+
+/// A disk that dies at operation number `at`: that one and all later ones fail. A write that dies leaves half.
+fn dying_disk(at: u64, done: Arc<AtomicU64>) -> Disk {
+    Disk::with_hook(move |operation, path| {
+        if done.fetch_add(1, Ordering::Relaxed) < at {
+            return Ok(());
+        }
+        if operation == Operation::Write && done.load(Ordering::Relaxed) == at + 1 {
+            use std::io::Write;
+            std::fs::OpenOptions::new().append(true).open(path)?.write_all(b"half")?;
+        }
+        Err(io::Error::other("the power is gone"))
+    })
+}
+
+// speculators PR #739, Lightning #688, metaseq #53
+#[test]
+fn killed_at_any_operation_resume_takes_the_last_complete_checkpoint() {
+    let mut operations = 0;
+    for at in 0.. {
+        let dir = tempfile::tempdir().unwrap();
+        let healthy = Store::new(dir.path(), 1, Disk::default());
+        let mut r = rank(8, 1);
+        step(&mut r);
+        healthy.save(&r, &state(&r)).unwrap();
+        let before = bits(&r);
+        step(&mut r);
+        let done = Arc::new(AtomicU64::new(0));
+        let dying = Store::new(dir.path(), 1, dying_disk(at, done.clone()));
+        let outcome = dying.save(&r, &state(&r));
+        let found = healthy.latest().unwrap().expect("a complete checkpoint survives");
+        let mut loaded = rank(8, 9);
+        healthy.load(found, &mut loaded).unwrap();
+        assert_eq!(bits(&loaded), if found == 1 { before } else { bits(&r) }, "killed at operation {at}");
+        // The next save cleans up whatever was left.
+        step(&mut loaded);
+        step(&mut loaded);
+        healthy.save(&loaded, &state(&loaded)).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "killed at operation {at}");
+        if outcome.is_ok() {
+            operations = at;
+            break;
+        }
+    }
+    assert!(operations > 15, "a save takes more than {operations} operations");
+}
+
+fn saved() -> (tempfile::TempDir, Store, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::new(dir.path(), 1, Disk::default());
+    let mut r = rank(8, 1);
+    step(&mut r);
+    let folder = store.save(&r, &state(&r)).unwrap();
+    (dir, store, folder)
+}
+
+fn damaged(damage: impl Fn(&Path)) -> CheckpointError {
+    let (_dir, store, folder) = saved();
+    damage(&folder);
+    store.load(1, &mut rank(8, 1)).unwrap_err()
+}
+
+#[test]
+fn any_damage_is_found_and_the_file_is_named() {
+    for name in ["weights.safetensors", "optimizer.safetensors"] {
+        for place in [0.0, 0.01, 0.5, 0.999] {
+            let e = damaged(|folder| {
+                let mut bytes = std::fs::read(folder.join(name)).unwrap();
+                let at = (bytes.len() as f64 * place) as usize;
+                bytes[at] ^= 4;
+                std::fs::write(folder.join(name), bytes).unwrap();
+            });
+            assert!(e.to_string().contains(name) && e.to_string().contains("damaged"), "{e}");
+        }
+        let e = damaged(|folder| {
+            let file = std::fs::OpenOptions::new().write(true).open(folder.join(name)).unwrap();
+            file.set_len(100).unwrap();
+        });
+        assert!(e.to_string().contains(name) && e.to_string().contains("100 bytes"), "{e}");
+        let e = damaged(|folder| std::fs::remove_file(folder.join(name)).unwrap());
+        assert!(e.to_string().contains(name), "{e}");
+    }
+    let e = damaged(|folder| std::fs::write(folder.join("manifest.json"), "{").unwrap());
+    assert!(e.to_string().contains("manifest.json"), "{e}");
+}
+
+#[test]
+fn a_checkpoint_of_another_model_is_refused_with_names_and_shapes() {
+    let (_dir, store, _) = saved();
+    let e = store.load(1, &mut rank(16, 1)).unwrap_err().to_string();
+    assert!(e.contains("model.embed_tokens.weight has shape [17, 8], not [17, 16]"), "{e}");
+}
+
+#[test]
+fn a_hundred_saves_of_the_same_rank_leave_one_folder() {
+    let (dir, store, _) = saved();
+    let mut r = rank(8, 1);
+    for _ in 0..100 {
+        step(&mut r);
+        store.save(&r, &state(&r)).unwrap();
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+}

@@ -1,0 +1,155 @@
+//! Clipping and AdamW against f64, and what a norm that is not finite does.
+
+mod common;
+
+use common::*;
+use memwall_tensor::device::{AdamW, Optimizer};
+use memwall_tensor::fixed::{self, Wide};
+use memwall_tensor::{Cpu, Tensor};
+use proptest::prelude::*;
+
+/// Factor and norm from a wide sum of squares.
+fn clip(device: &Cpu, squares: Wide, limit: Option<f32>) -> Tensor<Cpu> {
+    let squares = vector(device, &squares.to_elements());
+    let mut out = vector(device, &[f32::NAN; 2]);
+    device.clip_factor(squares.view().slice, limit, out.view_mut().slice);
+    out
+}
+
+/// A parameter with its moments, on a device.
+struct State(Tensor<Cpu>, Tensor<Cpu>, Tensor<Cpu>);
+
+impl State {
+    fn new(device: &Cpu, parameter: &[f32]) -> Self {
+        let zeros = vec![0f32; parameter.len()];
+        Self(vector(device, parameter), vector(device, &zeros), vector(device, &zeros))
+    }
+
+    fn step(&mut self, device: &Cpu, settings: AdamW, clip: &Tensor<Cpu>, gradient: &Tensor<Cpu>) {
+        let (p, m, v) = (self.0.view_mut().slice, self.1.view_mut().slice, self.2.view_mut().slice);
+        device.adamw(settings, clip.view().slice, gradient.view().slice, p, m, v);
+    }
+
+    fn floats(&self, device: &Cpu) -> [Vec<f32>; 3] {
+        [&self.0, &self.1, &self.2].map(|t| floats(device, t))
+    }
+}
+
+/// AdamW of one element in f64 as Loshchilov and Hutter write it, with what f32 may be off by.
+#[derive(Clone, Copy, Default)]
+struct Element {
+    parameter: f64,
+    first: f64,
+    second: f64,
+    /// The first moment of `|g|`: what errors of `first`, whose terms may cancel, are relative to.
+    size: f64,
+    /// What the parameter may be off by.
+    error: f64,
+}
+
+impl Element {
+    /// Errors, to first order: `1 - beta` from a rounded beta is off by `u / (1 - beta)` relatively. A step of a
+    /// moment rounds at most 6 times. A step of the parameter adds the moments' errors (half of the second's,
+    /// under the root) and 10 roundings of the update, and rounds the parameter twice.
+    fn step(&mut self, s: &AdamW, g: f64) {
+        let t = s.step as i32;
+        self.first = s.beta1 * self.first + (1.0 - s.beta1) * g;
+        self.size = s.beta1 * self.size + (1.0 - s.beta1) * g.abs();
+        self.second = s.beta2 * self.second + (1.0 - s.beta2) * g * g;
+        let (m, v) = (self.first / (1.0 - s.beta1.powi(t)), self.second / (1.0 - s.beta2.powi(t)));
+        let root = v.sqrt() + s.eps;
+        self.parameter -= s.learning_rate * (m / root + s.weight_decay * self.parameter);
+        let largest = s.learning_rate * self.size / (1.0 - s.beta1.powi(t)) / root;
+        let relative = moment_error(s, s.beta1) + moment_error(s, s.beta2) / 2.0 + 10.0 * UNIT;
+        self.error += largest * relative + 2.0 * UNIT * (self.parameter.abs() + largest);
+    }
+}
+
+/// Relative error of a moment after `step` steps.
+fn moment_error(s: &AdamW, beta: f64) -> f64 {
+    UNIT / (1.0 - beta) + 6.0 * s.step as f64 * UNIT
+}
+
+proptest! {
+    #![proptest_config(cases(48))]
+
+    #[test]
+    fn the_clip_factor_is_the_limit_over_the_norm_and_one_at_most(norm in 1e-3f64..1e4, limit in prop::option::of(1e-3f32..1e4)) {
+        let device = cpu(1);
+        let out = floats(&device, &clip(&device, Wide::of(norm * norm), limit));
+        let factor = limit.map_or(1.0, |l| (f64::from(l) / (norm + 1e-6)).min(1.0));
+        // One rounding to f32; the squares carry 2^-60 of at least 1e-6, the rest is f64.
+        assert_near("clip", &out, &[factor, norm], |i| 1.001 * UNIT * [factor, norm][i]);
+    }
+
+    #[test]
+    fn adamw_follows_f64_over_several_steps(
+        n in 1usize..2500, steps in 1u64..8, in_fixed_point: bool, threads in 1usize..=3, limit in prop::option::of(0.1f32..2.0),
+        rate in 1e-5f64..1e-1, weight_decay in 0.0f64..0.5, beta1 in 0.0f64..0.95, beta2 in 0.9f64..0.9999, seed: u64,
+    ) {
+        let device = cpu(threads);
+        let mut s = Stream::new(seed);
+        let start = s.floats(n, 1.0);
+        let mut state = State::new(&device, &start);
+        let mut want: Vec<Element> = wide(&start).iter().map(|p| Element { parameter: *p, ..Element::default() }).collect();
+        for step in 1..=steps {
+            let settings = AdamW { learning_rate: rate / step as f64, beta1, beta2, eps: 1e-8, weight_decay, step };
+            let g = s.floats(n, 0.5);
+            let sums: Vec<i64> = g.iter().map(|g| fixed::from_f32(*g)).collect();
+            // Their f32 values: gradients of more than 24 bits are rounded before anything else.
+            let values: Vec<f64> = sums.iter().map(|x| f64::from(*x as f32) / fixed::GRADIENT_SCALE).collect();
+            let gradient = if in_fixed_point { vector(&device, &sums) } else { vector(&device, &g) };
+            let mut squares = vector(&device, &[0i64; Wide::LEN]);
+            device.sum_squares(gradient.view().slice, squares.view_mut().slice);
+            let mut factor = vector(&device, &[0f32; 2]);
+            device.clip_factor(squares.view().slice, limit, factor.view_mut().slice);
+            let clipped = f64::from(floats(&device, &factor)[0]);
+            state.step(&device, settings, &factor, &gradient);
+            for (i, w) in want.iter_mut().enumerate() {
+                let g = if in_fixed_point { values[i] } else { f64::from(g[i]) };
+                w.step(&settings, clipped * g);
+            }
+            let [p, m, v] = state.floats(&device);
+            let column = |f: fn(&Element) -> f64| want.iter().map(f).collect::<Vec<_>>();
+            let first = moment_error(&settings, beta1);
+            assert_near("first moment", &m, &column(|w| w.first), |i| first * want[i].size);
+            let second = moment_error(&settings, beta2);
+            assert_near("second moment", &v, &column(|w| w.second), |i| second * want[i].second);
+            assert_near("parameter", &p, &column(|w| w.parameter), |i| want[i].error);
+        }
+    }
+
+    #[test]
+    fn a_norm_that_is_not_finite_leaves_parameter_and_moments_as_they_are(n in 1usize..2000, limit in prop::option::of(0.1f32..2.0), seed: u64) {
+        let device = cpu(2);
+        let mut s = Stream::new(seed);
+        let mut state = State::new(&device, &s.floats(n, 1.0));
+        let settings =
+            AdamW { learning_rate: 0.1, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, step: 1 };
+        let healthy = clip(&device, Wide::of(1.0), limit);
+        state.step(&device, settings, &healthy, &vector(&device, &s.floats(n, 1.0)));
+        let before = state.floats(&device);
+
+        let mut sums = vec![1i64 << 50; n];
+        sums[s.below(n)] = fixed::OVERFLOWED;
+        let gradient = vector(&device, &sums);
+        let mut squares = vector(&device, &[0i64; Wide::LEN]);
+        device.sum_squares(gradient.view().slice, squares.view_mut().slice);
+        let mut factor = vector(&device, &[7f32; 2]);
+        device.clip_factor(squares.view().slice, limit, factor.view_mut().slice);
+        prop_assert_eq!(floats(&device, &factor), [0.0, f32::INFINITY]);
+        state.step(&device, AdamW { step: 2, ..settings }, &factor, &gradient);
+        prop_assert_eq!(state.floats(&device).map(|x| bits(&x)), before.map(|x| bits(&x)));
+    }
+}
+
+#[test]
+fn no_gradient_at_all_moves_a_parameter_by_its_decay_alone() {
+    let device = cpu(1);
+    let mut state = State::new(&device, &[1.0, -2.0]);
+    let settings = AdamW { learning_rate: 0.25, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.5, step: 1 };
+    let factor = clip(&device, Wide::default(), Some(1.0));
+    assert_eq!(floats(&device, &factor), [1.0, 0.0]);
+    state.step(&device, settings, &factor, &vector(&device, &[0f32; 2]));
+    assert_eq!(state.floats(&device)[0], [0.875, -1.75]);
+}
