@@ -66,7 +66,9 @@ impl Disk {
     /// # Errors
     /// The operating system's.
     pub fn make_folder(&self, path: &Path) -> Result<(), CheckpointError> {
-        self.ask(Operation::MakeFolder, path).and_then(|()| fs::create_dir_all(path)).at("create the folder", path)
+        self.ask(Operation::MakeFolder, path)
+            .and_then(|()| fs::create_dir_all(path))
+            .at("create the folder", path)
     }
 
     /// Makes a file, empty even if it existed.
@@ -74,7 +76,8 @@ impl Disk {
     /// # Errors
     /// The operating system's.
     pub fn make_file(&self, path: &Path) -> Result<DiskFile, CheckpointError> {
-        let file = self.ask(Operation::MakeFile, path).and_then(|()| File::create(path)).at("create", path)?;
+        let file =
+            self.ask(Operation::MakeFile, path).and_then(|()| File::create(path)).at("create", path)?;
         Ok(DiskFile { disk: self.clone(), file, path: path.into(), hash: blake3::Hasher::new(), size: 0 })
     }
 

@@ -42,7 +42,12 @@ impl ModelFile {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn read<D: Device>(&self, name: &str, device: &D, dst: SliceMut<'_, D::Buf>) -> Result<(), CheckpointError> {
+    pub fn read<D: Device>(
+        &self,
+        name: &str,
+        device: &D,
+        dst: SliceMut<'_, D::Buf>,
+    ) -> Result<(), CheckpointError> {
         self.0.read(name, device, dst)
     }
 }

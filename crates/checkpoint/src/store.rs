@@ -88,7 +88,8 @@ impl Store {
 
     /// Deletes complete checkpoints beyond the last few, and incomplete ones.
     fn prune(&self) -> Result<(), CheckpointError> {
-        let (complete, partial): (Vec<u64>, Vec<u64>) = self.steps()?.into_iter().partition(|&s| self.complete(s));
+        let (complete, partial): (Vec<u64>, Vec<u64>) =
+            self.steps()?.into_iter().partition(|&s| self.complete(s));
         let old = complete.len().saturating_sub(self.keep);
         partial.into_iter().chain(complete[..old].iter().copied()).try_for_each(|s| self.delete(s))
     }
@@ -132,7 +133,8 @@ fn load_parts<D: Device>(
 ) -> Result<(), CheckpointError> {
     let file = TensorFile::open(path)?;
     let params = entries(rank.spec());
-    let name = |prefix: &str, e: &Entry| Entry { name: format!("{prefix}{}", e.name), shape: e.shape.clone() };
+    let name =
+        |prefix: &str, e: &Entry| Entry { name: format!("{prefix}{}", e.name), shape: e.shape.clone() };
     let wanted: Vec<Entry> =
         parts.iter().flat_map(|(_, prefix)| params.iter().map(|e| name(prefix, e))).collect();
     file.require(&wanted, |_| false)?;

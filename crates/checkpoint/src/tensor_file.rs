@@ -112,7 +112,10 @@ impl TensorFile {
         let metadata: Metadata = serde_json::from_slice(&bytes).map_err(|e| bad(&e.to_string()))?;
         let (data, want) = (8 + header, metadata.data_len() as u64);
         if size - data != want {
-            return Err(bad(&format!("its header promises {want} bytes of tensors, the file has {}", size - data)));
+            return Err(bad(&format!(
+                "its header promises {want} bytes of tensors, the file has {}",
+                size - data
+            )));
         }
         Ok(Self { file, path: path.into(), metadata, data })
     }
@@ -131,7 +134,11 @@ impl TensorFile {
     ///
     /// # Errors
     /// Names of tensors that are missing, left over, misshaped or of another type.
-    pub fn require(&self, entries: &[Entry], ignorable: impl Fn(&str) -> bool) -> Result<(), CheckpointError> {
+    pub fn require(
+        &self,
+        entries: &[Entry],
+        ignorable: impl Fn(&str) -> bool,
+    ) -> Result<(), CheckpointError> {
         let mut problems = Vec::new();
         for e in entries {
             match self.metadata.info(&e.name) {
@@ -139,8 +146,10 @@ impl TensorFile {
                 Some(i) if i.shape != e.shape => {
                     problems.push(format!("{} has shape {:?}, not {:?}", e.name, i.shape, e.shape));
                 }
-                Some(i) if i.dtype != Dtype::F32 => problems
-                    .push(format!("{} has type {:?}; only F32 is read: convert the file first", e.name, i.dtype)),
+                Some(i) if i.dtype != Dtype::F32 => problems.push(format!(
+                    "{} has type {:?}; only F32 is read: convert the file first",
+                    e.name, i.dtype
+                )),
                 Some(_) => {}
             }
         }

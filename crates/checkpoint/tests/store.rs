@@ -83,8 +83,10 @@ fn only_the_last_few_are_kept() {
         step(&mut r);
         store.save(&r, &state(&r)).unwrap();
     }
-    let mut names: Vec<_> =
-        std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = std::fs::read_dir(dir.path())
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     assert_eq!(names, ["step-00000003", "step-00000004"]);
 }

@@ -1,2 +1,7 @@
-//! x
-fn main() {}
+//! The `memwall` program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    memwall_cli::run()
+}

@@ -24,7 +24,7 @@ pub enum EngineError {
     Comm(#[from] CommError),
     /// Loss or gradients are not finite. Parameters and optimizer states are as they were before the step.
     #[error(
-        "step {step}: the {what} is not finite (first found in {tensor}); parameters are as before this step. \
+        "step {step}: the {what} is not finite, or too large for its exact sum (first found in {tensor}); parameters are as before this step. \
          Lower optimizer.learning_rate, lengthen its warm-up, or look at the data of this step"
     )]
     NotFinite {

@@ -141,7 +141,7 @@ impl<D: Device> Rank<D> {
         Ok(Self {
             tokens: new(tokens, DType::I32, Category::Data)?,
             targets: new(tokens, DType::I32, Category::Data)?,
-            sums: Some(new(2 * Wide::LEN, DType::I64, Category::Communication)?),
+            sums: Some(wide_sums(&device)?),
             clip: new(2, DType::F32, Category::Workspace)?,
             embedding,
             blocks: spec.units.iter().filter(block).map(|u| Block::new(&spec.config, u)).collect(),
@@ -233,7 +233,12 @@ impl<D: Device> Rank<D> {
     /// Out of memory, a failed collective, or a loss or gradient that is not finite: then parameters and moments
     /// are unchanged, except that moments and parameters may not be trusted after out of memory.
     pub fn step(&mut self, load: Load<'_>, valid: u64) -> Result<StepReport, EngineError> {
-        self.begin();
+        self.begin()?;
+        if self.settings.deterministic {
+            for g in &mut self.gradients {
+                self.device.zero(g.view_mut().slice);
+            }
+        }
         let scale = 1.0 / valid.max(1) as f64;
         for micro in 0..self.settings.micro_batches {
             self.load(micro, load);
@@ -263,7 +268,7 @@ impl<D: Device> Rank<D> {
     /// # Errors
     /// Out of memory or a failed collective.
     pub fn evaluate(&mut self, batches: usize, load: Load<'_>, valid: u64) -> Result<f64, EngineError> {
-        self.begin();
+        self.begin()?;
         let scale = 1.0 / valid.max(1) as f64;
         for micro in 0..batches {
             self.load(micro, load);
@@ -284,15 +289,15 @@ impl<D: Device> Rank<D> {
     }
 
     /// Clears what a step or an evaluation adds to.
-    fn begin(&mut self) {
+    fn begin(&mut self) -> Result<(), EngineError> {
         self.written.fill(false);
-        let sums = self.sums.as_mut().expect("no collective is under way");
+        let sums = match &mut self.sums {
+            Some(sums) => sums,
+            // The collective that had them failed.
+            none => none.insert(wide_sums(&self.device)?),
+        };
         self.device.zero(sums.view_mut().slice);
-        if self.settings.deterministic {
-            for g in &mut self.gradients {
-                self.device.zero(g.view_mut().slice);
-            }
-        }
+        Ok(())
     }
 
     fn load(&mut self, micro: usize, load: Load<'_>) {
@@ -308,7 +313,8 @@ impl<D: Device> Rank<D> {
             positions: self.positions.view(),
             table: self.table.view(),
         };
-        let x = self.embedding.forward(&self.device, &self.weights.lease(0), self.tokens.view()).in_unit(0)?;
+        let x =
+            self.embedding.forward(&self.device, &self.weights.lease(0), self.tokens.view()).in_unit(0)?;
         Ok((x, seq))
     }
 
@@ -333,9 +339,8 @@ impl<D: Device> Rank<D> {
         let mut x = self.embedding.forward(device, &weights.lease(0), tokens).in_unit(0)?;
         let mut kept = Vec::with_capacity(self.blocks.len());
         for (i, block) in self.blocks.iter().enumerate() {
-            let (y, k) = block
-                .forward(device, &weights.lease(i + 1), seq, x, &self.settings.keep)
-                .in_unit(i + 1)?;
+            let (y, k) =
+                block.forward(device, &weights.lease(i + 1), seq, x, &self.settings.keep).in_unit(i + 1)?;
             x = y;
             kept.push(k);
         }
@@ -359,7 +364,7 @@ impl<D: Device> Rank<D> {
     /// Adds this rank's squared gradient norm to its sums and the sums over the ranks.
     fn reduce(&mut self) -> Result<(), EngineError> {
         let mut sums = self.sums.take().expect("no collective is under way");
-        if self.written.iter().any(|w| *w) || self.settings.deterministic {
+        if self.written.iter().any(|w| *w) {
             for g in &self.gradients {
                 self.device.sum_squares(g.view().slice, sums.view_mut().rows(Wide::LEN, Wide::LEN).slice);
             }
@@ -415,20 +420,28 @@ impl<D: Device> Rank<D> {
         let ids = || (0..self.spec.params.len()).map(ParamId);
         let bad = |values: Vec<f32>| values.iter().any(|x| !x.is_finite());
         let weight = ids().find(|&p| bad(self.device.read_f32(self.part(Part::Weight, p))));
-        let gradient = || ids().find(|&p| bad(self.gradient(p)));
+        // Finite gradients whose squares are beyond a wide sum: the largest is to blame.
+        let size = |p| self.gradient(p).iter().fold(0f32, |m, x| m.max(x.abs()));
+        let largest =
+            || ids().max_by(|&a, &b| size(a).total_cmp(&size(b))).filter(|_| report.loss.is_finite());
+        let gradient = || ids().find(|&p| bad(self.gradient(p))).or_else(largest);
         let name = |p: ParamId| &self.spec.param(p).name;
         EngineError::NotFinite {
             step: report.step,
             what: if report.loss.is_finite() { "gradient" } else { "loss" },
             tensor: match weight.map(|p| format!("the weight {}", name(p))) {
                 Some(w) => w,
-                None => gradient().map_or_else(
-                    || "the loss itself".into(),
-                    |p| format!("the gradient of {}", name(p)),
-                ),
+                None => gradient()
+                    .map_or_else(|| "the loss itself".into(), |p| format!("the gradient of {}", name(p))),
             },
         }
     }
+}
+
+/// Room for the wide sums of loss and squared gradient norm.
+fn wide_sums<D: Device>(device: &D) -> Result<Tensor<D>, memwall_tensor::Error> {
+    let shape = Shape::vector(2 * Wide::LEN);
+    Tensor::new(device, shape, DType::I64, Placements::REPLICATED, Category::Communication)
 }
 
 /// The head's matrix, from whichever unit owns it.

@@ -43,12 +43,12 @@ impl<'a, D: Device> GradSink<'a, D> {
         let (unit, s) = self.layout.place(param);
         let placements: Placements = self.gradients[unit].placements();
         let sum = self.gradients[unit].view_mut().slice.part(s.offset, s.shape.len());
+        let seen = std::mem::replace(&mut self.written[param.0], true);
         if self.deterministic {
             let mut leaf = Tensor::new(self.device, s.shape, DType::F32, placements, Category::Workspace)?;
             compute(leaf.view_mut(), false)?;
             self.device.accumulate_fixed(leaf.view().slice, sum);
         } else {
-            let seen = std::mem::replace(&mut self.written[param.0], true);
             compute(ViewMut { slice: sum, shape: s.shape, placements }, seen)?;
         }
         Ok(())

@@ -91,8 +91,7 @@ pub(crate) fn zeroed<D: Memory>(
         .units
         .iter()
         .map(|u| {
-            let mut t =
-                Tensor::new(device, Shape::vector(u.len), dtype, Placements::REPLICATED, category)?;
+            let mut t = Tensor::new(device, Shape::vector(u.len), dtype, Placements::REPLICATED, category)?;
             device.zero(t.view_mut().slice);
             Ok(t)
         })

@@ -85,8 +85,7 @@ fn loss_and_every_gradient_equal_the_reference() {
                 [("targets", "grad.f64.", "loss_f64"), ("targets_masked", "grad_masked.", "loss_masked_f64")]
             {
                 let r = Reference::read(name);
-                let mut rank =
-                    loaded(&r, &r.spec, memwall_engine::Settings { deterministic, ..settings() });
+                let mut rank = loaded(&r, &r.spec, memwall_engine::Settings { deterministic, ..settings() });
                 let report = step(&mut rank, &r.tokens("input_ids", 0), &r.tokens(targets, 0));
                 let want = r.meta[loss].as_f64().unwrap();
                 assert!((report.loss / want - 1.0).abs() < TOLERANCE, "{name}: {} for {want}", report.loss);
@@ -127,7 +126,10 @@ fn parameters_after_adamw_with_and_without_clipping_equal_the_reference() {
                     let loss = meta["losses"][k].as_f64().unwrap();
                     let norm = meta["grad_norms_before_clip"][k].as_f64().unwrap();
                     assert!((report.loss / loss - 1.0).abs() < TOLERANCE, "{name} {recipe} step {k}");
-                    assert!((report.gradient_norm / norm - 1.0).abs() < TOLERANCE, "{name} {recipe} step {k}");
+                    assert!(
+                        (report.gradient_norm / norm - 1.0).abs() < TOLERANCE,
+                        "{name} {recipe} step {k}"
+                    );
                 }
                 for (i, p) in spec.params.iter().enumerate() {
                     let want = r.result(&format!("adamw_{recipe}.f64.{}", p.name));

@@ -53,7 +53,9 @@ pub fn add(a: &Placements, b: &Placements) -> Out {
 
 /// Elementwise and not linear (activations, products): a partial operand is refused.
 pub fn elementwise<const N: usize>(operation: &'static str, operands: [&Placements; N]) -> Out {
-    Placements::per_axis(operation, operands, |p| (p[0] != Partial && p.iter().all(|q| *q == p[0])).then_some(p[0]))
+    Placements::per_axis(operation, operands, |p| {
+        (p[0] != Partial && p.iter().all(|q| *q == p[0])).then_some(p[0])
+    })
 }
 
 /// A function of each token's whole row with a replicated weight (norms): the tokens may be sharded.
@@ -92,7 +94,11 @@ pub fn attention(q: &Placements, k: &Placements, v: &Placements) -> Out {
 }
 
 /// What is accumulated into what: both must be owed or held alike.
-pub fn accumulate(operation: &'static str, into: &Placements, value: &Placements) -> Result<(), PlacementError> {
+pub fn accumulate(
+    operation: &'static str,
+    into: &Placements,
+    value: &Placements,
+) -> Result<(), PlacementError> {
     Placements::per_axis(operation, [into, value], |[a, b]| (a == b).then_some(a)).map(|_| ())
 }
 

@@ -156,7 +156,11 @@ fn check_unsupported(raw: &Map<String, Value>) -> Result<(), ModelError> {
         }
     }
     if let Some(v) = raw.get("hidden_act").filter(|v| !matches!(v.as_str(), Some("silu" | "swish"))) {
-        return Err(ModelError::Unsupported { key: "hidden_act", found: v.to_string(), reason: "only \"silu\" is" });
+        return Err(ModelError::Unsupported {
+            key: "hidden_act",
+            found: v.to_string(),
+            reason: "only \"silu\" is",
+        });
     }
     if let Some(v) = raw.get("attention_dropout").filter(|v| v.as_f64() != Some(0.0)) {
         let reason = "only 0.0 is: dropout is not trained yet";
@@ -202,9 +206,7 @@ fn flag(raw: &Map<String, Value>, key: &'static str) -> Result<Option<bool>, Mod
     match raw.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Bool(b)) => Ok(Some(*b)),
-        Some(v) => {
-            Err(ModelError::Invalid { key, found: v.to_string(), expected: "true or false".into() })
-        }
+        Some(v) => Err(ModelError::Invalid { key, found: v.to_string(), expected: "true or false".into() }),
     }
 }
 
@@ -213,9 +215,7 @@ fn positive(raw: &Map<String, Value>, key: &'static str, default: f64) -> Result
         None | Some(Value::Null) => Ok(default),
         Some(v) => match v.as_f64() {
             Some(x) if x > 0.0 && x.is_finite() => Ok(x),
-            _ => {
-                Err(ModelError::Invalid { key, found: v.to_string(), expected: "a positive number".into() })
-            }
+            _ => Err(ModelError::Invalid { key, found: v.to_string(), expected: "a positive number".into() }),
         },
     }
 }
@@ -263,7 +263,9 @@ mod tests {
 
     #[test]
     fn missing_dims_are_refused_by_key() {
-        for key in ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"] {
+        for key in
+            ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"]
+        {
             let mut c = tiny();
             c.as_object_mut().unwrap().remove(key);
             let e = ModelConfig::from_value(&c).unwrap_err();

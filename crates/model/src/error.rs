@@ -10,7 +10,9 @@ pub enum ModelError {
     #[error("the model config is not a JSON object: {0}")]
     NotJson(String),
     /// The architecture is not one that memwall trains.
-    #[error("the architecture {found:?} is not supported; supported: LlamaForCausalLM (model_type \"llama\")")]
+    #[error(
+        "the architecture {found:?} is not supported; supported: LlamaForCausalLM (model_type \"llama\")"
+    )]
     Architecture {
         /// What the config names.
         found: String,

@@ -94,7 +94,12 @@ impl RopeSpec {
                 match self.scaling {
                     RopeScaling::None => f,
                     RopeScaling::Linear { factor } => f / factor,
-                    RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position } => {
+                    RopeScaling::Llama3 {
+                        factor,
+                        low_freq_factor,
+                        high_freq_factor,
+                        original_max_position,
+                    } => {
                         let wavelength = std::f64::consts::TAU / f;
                         if wavelength > original_max_position / low_freq_factor {
                             f / factor
@@ -134,7 +139,8 @@ mod tests {
     #[test]
     fn linear_scaling_divides_every_frequency() {
         let plain = RopeSpec { theta: 1e4, scaling: RopeScaling::None }.inverse_frequencies(8);
-        let scaled = RopeSpec { theta: 1e4, scaling: RopeScaling::Linear { factor: 2.0 } }.inverse_frequencies(8);
+        let scaled =
+            RopeSpec { theta: 1e4, scaling: RopeScaling::Linear { factor: 2.0 } }.inverse_frequencies(8);
         assert_eq!(plain[0], 1.0);
         for (p, s) in plain.iter().zip(&scaled) {
             assert_eq!(p / 2.0, *s);

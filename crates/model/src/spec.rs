@@ -140,7 +140,8 @@ impl ModelSpec {
             .filter(|p| p.shape.len() == 2)
             .map(|p| p.len() as u64)
             .sum();
-        let tied = if self.config.tied { (self.config.vocab_size * self.config.hidden_size) as u64 } else { 0 };
+        let tied =
+            if self.config.tied { (self.config.vocab_size * self.config.hidden_size) as u64 } else { 0 };
         6 * (matrices + tied)
     }
 

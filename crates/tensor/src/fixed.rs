@@ -2,7 +2,8 @@
 //!
 //! A gradient leaf (one micro-batch's gradient of one use of a parameter, already divided by the global
 //! count of tokens) becomes a 64-bit fixed-point number; sums of leaves are integer sums, rounded once at
-//! the end. Scalars (loss, squared norm) are wide sums: two integers and a count of faults.
+//! the end. Order cannot matter as long as every partial sum fits (below 2^11): beyond, an overflow is an error in
+//! any order, or in some. Scalars (loss, squared norm) are wide sums: two integers and a count of faults.
 
 /// Fixed-point scale of gradients: one unit is 2^-52.
 pub const GRADIENT_SCALE: f64 = (1u64 << 52) as f64;
@@ -16,7 +17,11 @@ pub const OVERFLOWED: i64 = i64::MIN;
 /// A gradient as fixed point, or [`OVERFLOWED`].
 #[inline(always)]
 pub fn from_f32(x: f32) -> i64 {
-    if x.abs() < GRADIENT_LIMIT { (f64::from(x) * GRADIENT_SCALE).round_ties_even() as i64 } else { OVERFLOWED }
+    if x.abs() < GRADIENT_LIMIT {
+        (f64::from(x) * GRADIENT_SCALE).round_ties_even() as i64
+    } else {
+        OVERFLOWED
+    }
 }
 
 /// A fixed-point gradient rounded to f32 once; NaN after an overflow.
@@ -67,7 +72,7 @@ impl Wide {
 
     /// One summand. Exact to 2^-60; a fault if it is not finite or reaches 2^34.
     pub fn of(x: f64) -> Self {
-        if !(x.abs() < (1u64 << 34) as f64) {
+        if x.is_nan() || x.abs() >= (1u64 << 34) as f64 {
             return Self { faults: 1, ..Self::default() };
         }
         let scaled = (x * (1u64 << 60) as f64).round_ties_even() as i128;

@@ -19,7 +19,13 @@ pub fn exp(x: f32) -> f32 {
     let p = r.mul_add(p, 1.0);
     let p = r.mul_add(p, 1.0);
     let power = f32::from_bits(shifted.to_bits().wrapping_sub(MAGIC.to_bits()).wrapping_add(127) << 23);
-    if x < -87.3 { 0.0 } else if x.is_nan() { x } else { p * power }
+    if x < -87.3 {
+        0.0
+    } else if x.is_nan() {
+        x
+    } else {
+        p * power
+    }
 }
 
 /// `1 / (1 + e^-x)`.
@@ -51,7 +57,7 @@ pub fn ln(x: f64) -> f64 {
 pub fn sin_cos(x: f64) -> (f64, f64) {
     let n = (x * std::f64::consts::FRAC_2_PI).round_ties_even();
     // pi/2 in two parts; fused, so that the products are exact.
-    let r = n.mul_add(-1.570_796_326_794_896_6, x);
+    let r = n.mul_add(-std::f64::consts::FRAC_PI_2, x);
     let r = n.mul_add(-6.123_233_995_736_766e-17, r);
     let z = r * r;
     let (mut s, mut c) = (1.0, 1.0);
@@ -81,8 +87,8 @@ pub fn sum16(n: usize, f: impl Fn(usize) -> f32) -> f32 {
         }
         i += 16;
     }
-    for l in 0..n - whole {
-        acc[l] += f(whole + l);
+    for (l, a) in acc.iter_mut().enumerate().take(n - whole) {
+        *a += f(whole + l);
     }
     tree(acc)
 }

@@ -129,7 +129,8 @@ impl Case {
     /// Attention and its backward on a device: out, lse, dq, dk, dv.
     fn run(&self, device: &Cpu) -> [Vec<f32>; 5] {
         let d = self.dims;
-        let (q, g) = (matrix(device, d.batch * d.queries, &self.q), matrix(device, d.batch * d.queries, &self.dout));
+        let (q, g) =
+            (matrix(device, d.batch * d.queries, &self.q), matrix(device, d.batch * d.queries, &self.dout));
         let (k, v) = (matrix(device, d.batch * d.keys, &self.k), matrix(device, d.batch * d.keys, &self.v));
         let f = ops::attention(device, d, q.view(), k.view(), v.view()).unwrap();
         let b = ops::attention_backward(device, d, q.view(), k.view(), v.view(), &f, g.view()).unwrap();
@@ -139,9 +140,9 @@ impl Case {
     /// Compares with the reference. With `u` the unit roundoff, `S` the size of scores, `T` tiles of 64 keys,
     /// and errors to first order (doubled at the end, which covers all higher orders):
     ///
-    /// - A score is a chain of `head_dim` roundings, times a scale of three: `(head_dim + 3) u S`. Subtracting
-    ///   the maximum rounds once more (`2 u S`), `exp` is off by its own bound. For every tile, what was summed
-    ///   so far is scaled by another such `exp` and rounded twice. Sum of these: `weight`.
+    /// - A score is a chain of `head_dim` roundings, times a scale of three: `(head_dim + 3) u S`.
+    ///   Subtracting the maximum rounds once more (`2 u S`), `exp` is off by its own bound. For every tile,
+    ///   what was summed so far is scaled by another such `exp` and rounded twice. Sum of these: `weight`.
     /// - A result is a quotient of a sum of at most `keys` weights by their sum: `2 weight + (2 keys + 8) u`.
     /// - `lse` has the errors of the maximum and of the sum, and one rounding of its own size.
     /// - The backward's probabilities are `exp(score - lse)`: both errors, and a rounding of their size.
@@ -187,7 +188,9 @@ proptest! {
     #![proptest_config(cases(24))]
 
     #[test]
-    fn attention_and_its_gradients_are_those_of_the_full_matrix(d in dims(150), threads in 1usize..=3, seed: u64) {
+    fn attention_and_its_gradients_are_those_of_the_full_matrix(
+        d in dims(150), threads in 1usize..=3, seed: u64,
+    ) {
         Case::random(d, 1.0, seed).check(&cpu(threads));
     }
 
@@ -196,12 +199,17 @@ proptest! {
         let device = cpu(2);
         let case = Case::random(d, 1.0, seed);
         let before = case.run(&device);
-        let mut changed = Case { k: case.k.clone(), v: case.v.clone(), q: case.q.clone(), dout: case.dout.clone(), ..case };
+        let mut changed =
+            Case { k: case.k.clone(), v: case.v.clone(), q: case.q.clone(), dout: case.dout.clone(), ..case };
         // Of each sequence, everything after the first query's last key.
         let width = d.kv_heads * d.head_dim;
         for b in 0..d.batch {
-            for x in &mut changed.k[(b * d.keys + d.keys - d.queries + 1) * width..(b + 1) * d.keys * width] { *x += 1.0; }
-            for x in &mut changed.v[(b * d.keys + d.keys - d.queries + 1) * width..(b + 1) * d.keys * width] { *x -= 2.0; }
+            for x in &mut changed.k[(b * d.keys + d.keys - d.queries + 1) * width..(b + 1) * d.keys * width] {
+                *x += 1.0;
+            }
+            for x in &mut changed.v[(b * d.keys + d.keys - d.queries + 1) * width..(b + 1) * d.keys * width] {
+                *x -= 2.0;
+            }
         }
         let after = changed.run(&device);
         for b in 0..d.batch {
@@ -215,7 +223,9 @@ proptest! {
 #[test]
 fn the_largest_head_and_the_edges_of_tiles_are_no_exception() {
     let device = cpu(2);
-    for (queries, keys, head_dim) in [(64, 64, 256), (65, 129, 256), (1, 128, 8), (63, 192, 10), (128, 128, 4)] {
+    for (queries, keys, head_dim) in
+        [(64, 64, 256), (65, 129, 256), (1, 128, 8), (63, 192, 10), (128, 128, 4)]
+    {
         let d = AttentionDims { batch: 1, queries, keys, heads: 2, kv_heads: 1, head_dim };
         Case::random(d, 1.0, 5).check(&device);
     }

@@ -12,8 +12,8 @@ const VOCABULARIES: [usize; 7] = [1, 2, 3, 17, 255, 257, 5000];
 /// Below this distance from the maximum `exp` is zero.
 const REACH: f64 = 88.0;
 
-/// Relative error of a row's denominator: a sum of `vocabulary` positive terms in 16 strands, each term off by
-/// `exp`'s error and by the rounding of its distance from the maximum.
+/// Relative error of a row's denominator: a sum of `vocabulary` positive terms in 16 strands, each term off
+/// by `exp`'s error and by the rounding of its distance from the maximum.
 fn sum_error(row: &[f64]) -> f64 {
     let (low, high) = row.iter().fold((f64::MAX, f64::MIN), |(l, h), x| (l.min(*x), h.max(*x)));
     EXP_ERROR + ((row.len() / 16 + 5) as f64 + (high - low).min(REACH)) * UNIT
@@ -39,14 +39,17 @@ proptest! {
     #[test]
     fn losses_and_gradients_are_those_of_f64_and_ignored_rows_are_zero(
         rows in 1usize..12, vocabulary in prop::sample::select(&VOCABULARIES[..]),
-        size in prop::sample::select(&[0.1f32, 5.0, 80.0][..]), scale in 1e-6f32..2.0, threads in 1usize..=3, seed: u64,
+        size in prop::sample::select(&[0.1f32, 5.0, 80.0][..]), scale in 1e-6f32..2.0,
+        threads in 1usize..=3, seed: u64,
     ) {
         let device = cpu(threads);
         let mut s = Stream::new(seed);
         let logits = s.floats(rows * vocabulary, size);
         let mut targets = s.ids(rows, vocabulary);
         for t in &mut targets {
-            if s.below(4) == 0 { *t = -100; }
+            if s.below(4) == 0 {
+                *t = -100;
+            }
         }
         let (losses, gradient) = run(&device, &logits, &targets, Some(scale));
         let (only_losses, untouched) = run(&device, &logits, &targets, None);
@@ -64,7 +67,7 @@ proptest! {
             let (row, target) = (wide(&logits[part.clone()]), *target as usize);
             let lse = log_sum_exp(&row);
             let loss = lse - row[target];
-            // The sum's error becomes absolute in the logarithm; f64 does the rest, and the result is rounded.
+            // The sum's error becomes absolute in the logarithm; f64 does the rest; the result is rounded.
             assert_near("loss", &losses[r..=r], &[loss], |_| sum_error(&row) + UNIT * loss);
             let p: Vec<f64> = row.iter().map(|x| (x - lse).exp()).collect();
             let hot = |i: usize| f64::from(u8::from(i == target));
@@ -72,7 +75,9 @@ proptest! {
             // Numerator and denominator, 3 roundings; then the difference from `scale`. What `exp` takes for
             // zero is below e^-87.
             let error = 2.0 * sum_error(&row) + 3.0 * UNIT;
-            assert_near("gradient", &gradient[part], &want, |i| scale * (error * p[i] + UNIT * hot(i) + 1e-37));
+            assert_near("gradient", &gradient[part], &want, |i| {
+                scale * (error * p[i] + UNIT * hot(i) + 1e-37)
+            });
         }
     }
 

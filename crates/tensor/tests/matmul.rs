@@ -11,7 +11,8 @@ use std::fmt;
 const LAYOUTS: [MatmulLayout; 3] = [MatmulLayout::Nt, MatmulLayout::Nn, MatmulLayout::Tn];
 
 /// Sizes around and beyond the blocks of 168 x 256 x 256, and the thin ones.
-const LARGE: [[usize; 3]; 5] = [[200, 300, 300], [169, 257, 257], [2, 300, 520], [400, 3, 600], [168, 256, 256]];
+const LARGE: [[usize; 3]; 5] =
+    [[200, 300, 300], [169, 257, 257], [2, 300, 520], [400, 3, 600], [168, 256, 256]];
 
 /// `c (+)= a b` with random operands.
 struct Product {
@@ -83,7 +84,9 @@ fn products(rows: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Prod
 
 fn large_products() -> impl Iterator<Item = Product> {
     LARGE.into_iter().flat_map(|dims| {
-        LAYOUTS.into_iter().flat_map(move |layout| [false, true].map(|acc| Product::random(layout, dims, acc, 7)))
+        LAYOUTS
+            .into_iter()
+            .flat_map(move |layout| [false, true].map(|acc| Product::random(layout, dims, acc, 7)))
     })
 }
 
@@ -101,12 +104,9 @@ proptest! {
     }
 
     #[test]
-    fn every_element_of_one_row_is_one_chain_of_fused_multiply_adds(p in products(1..=1)) {
-        p.check_chain(&cpu(2));
-    }
-
-    #[test]
-    fn the_gradients_of_linear_are_its_adjoints(m in 1usize..40, n in 1usize..40, k in 1usize..40, seed: u64) {
+    fn the_gradients_of_linear_are_its_adjoints(
+        m in 1usize..40, n in 1usize..40, k in 1usize..40, seed: u64,
+    ) {
         let device = cpu(2);
         let mut s = Stream::new(seed);
         let (xs, ws, gs) = (s.floats(m * k, 1.0), s.floats(n * k, 1.0), s.floats(m * n, 1.0));

@@ -8,15 +8,15 @@ use proptest::prelude::*;
 
 const EPS: f64 = 1e-5;
 
-/// Relative error of `rstd`: the mean of squares is a sum of positive terms, each in `dim / 16 + 5` roundings,
-/// divided (1) and increased (1, and 1 of `eps` itself); the root halves all that, and it and the quotient
-/// round once each.
+/// Relative error of `rstd`: the mean of squares is a sum of positive terms, each in `dim / 16 + 5`
+/// roundings, divided (1) and increased (1, and 1 of `eps` itself); the root halves all that, and it and
+/// the quotient round once each.
 fn rstd_error(dim: usize) -> f64 {
     ((dim / 16 + 8) as f64 / 2.0 + 2.0) * UNIT
 }
 
-/// Relative error of the terms of `dx`: the projection's mean rounds each term `dim / 16 + 8` times, and takes
-/// `rstd` squared (twice its error); then comes `rstd` again, and 8 roundings on the way.
+/// Relative error of the terms of `dx`: the projection's mean rounds each term `dim / 16 + 8` times, and
+/// takes `rstd` squared (twice its error); then comes `rstd` again, and 8 roundings on the way.
 fn dx_error(dim: usize) -> f64 {
     3.0 * rstd_error(dim) + (dim / 16 + 16) as f64 * UNIT
 }
@@ -36,12 +36,16 @@ proptest! {
     #![proptest_config(cases(48))]
 
     #[test]
-    fn rms_norm_is_that_of_f64(rows in 1usize..30, dim in 1usize..300, size in 0.001f32..100.0, threads in 1usize..=3, seed: u64) {
+    fn rms_norm_is_that_of_f64(
+        rows in 1usize..30, dim in 1usize..300, size in 0.001f32..100.0, threads in 1usize..=3,
+        seed: u64,
+    ) {
         let device = cpu(threads);
         let mut s = Stream::new(seed);
         let (x, w) = (s.floats(rows * dim, size), s.floats(dim, 2.0));
         let normed =
-            ops::rms_norm(&device, matrix(&device, rows, &x).view(), vector(&device, &w).view(), EPS).unwrap();
+            ops::rms_norm(&device, matrix(&device, rows, &x).view(), vector(&device, &w).view(), EPS)
+                .unwrap();
         let r: Vec<f64> = x.chunks(dim).map(|x| rstd(&wide(x))).collect();
         let y: Vec<f64> =
             x.iter().enumerate().map(|(i, x)| f64::from(*x) * r[i / dim] * f64::from(w[i % dim])).collect();
@@ -50,7 +54,9 @@ proptest! {
     }
 
     #[test]
-    fn the_input_gradient_is_added_and_is_the_forwards_slope(rows in 1usize..6, dim in 1usize..40, seed: u64) {
+    fn the_input_gradient_is_added_and_is_the_forwards_slope(
+        rows in 1usize..6, dim in 1usize..40, seed: u64,
+    ) {
         let device = cpu(2);
         let mut s = Stream::new(seed);
         let (x, w) = (s.floats(rows * dim, 2.0), s.floats(dim, 2.0));
@@ -58,7 +64,8 @@ proptest! {
         let [xt, dyt, mut dxt] = [&x, &dy, &before].map(|v| matrix(&device, rows, v));
         let wt = vector(&device, &w);
         let rt = ops::rms_norm(&device, xt.view(), wt.view(), EPS).unwrap().rstd;
-        ops::rms_norm_input_gradient(&device, xt.view(), wt.view(), rt.view(), dyt.view(), dxt.view_mut()).unwrap();
+        ops::rms_norm_input_gradient(&device, xt.view(), wt.view(), rt.view(), dyt.view(), dxt.view_mut())
+            .unwrap();
 
         let (x, w, dy) = (wide(&x), wide(&w), wide(&dy));
         let (mut want, mut bound) = (Vec::new(), Vec::new());
@@ -80,7 +87,9 @@ proptest! {
     }
 
     #[test]
-    fn the_weight_gradient_is_the_forwards_slope_and_replaces_or_adds(rows in 1usize..60, dim in 1usize..100, accumulate: bool, seed: u64) {
+    fn the_weight_gradient_is_the_forwards_slope_and_replaces_or_adds(
+        rows in 1usize..60, dim in 1usize..100, accumulate: bool, seed: u64,
+    ) {
         let device = cpu(2);
         let mut s = Stream::new(seed);
         let (x, w) = (s.floats(rows * dim, 2.0), s.floats(dim, 2.0));
@@ -88,15 +97,19 @@ proptest! {
         let [xt, dyt] = [&x, &dy].map(|v| matrix(&device, rows, v));
         let (wt, mut dwt) = (vector(&device, &w), vector(&device, &before));
         let rt = ops::rms_norm(&device, xt.view(), wt.view(), EPS).unwrap().rstd;
-        ops::rms_norm_weight_gradient(&device, xt.view(), rt.view(), dyt.view(), dwt.view_mut(), accumulate).unwrap();
+        ops::rms_norm_weight_gradient(&device, xt.view(), rt.view(), dyt.view(), dwt.view_mut(), accumulate)
+            .unwrap();
 
         let (x, w, dy) = (wide(&x), wide(&w), wide(&dy));
         let start = |i: usize| if accumulate { f64::from(before[i]) } else { 0.0 };
-        let want: Vec<f64> = (0..dim).map(|i| start(i) + derivative(|w| objective(&x, w, &dy), &w, i)).collect();
+        let want: Vec<f64> =
+            (0..dim).map(|i| start(i) + derivative(|w| objective(&x, w, &dy), &w, i)).collect();
         // A chain over the rows, of terms that carry rstd's error and one rounding.
         let error = rstd_error(dim) + (rows + 1) as f64 * UNIT;
         let size = |i: usize| {
-            (0..rows).map(|row| (dy[row * dim + i] * x[row * dim + i] * rstd(&x[row * dim..][..dim])).abs()).sum::<f64>()
+            (0..rows)
+                .map(|row| (dy[row * dim + i] * x[row * dim + i] * rstd(&x[row * dim..][..dim])).abs())
+                .sum::<f64>()
         };
         assert_near("dw", &floats(&device, &dwt), &want, |i| {
             error * (start(i).abs() + size(i)) + DIFFERENCE_ERROR * rows as f64
@@ -107,8 +120,13 @@ proptest! {
 #[test]
 fn a_row_of_zeros_stays_finite() {
     let device = cpu(1);
-    let normed =
-        ops::rms_norm(&device, matrix(&device, 2, &[0.0; 6]).view(), vector(&device, &[1.0f32; 3]).view(), EPS).unwrap();
+    let normed = ops::rms_norm(
+        &device,
+        matrix(&device, 2, &[0.0; 6]).view(),
+        vector(&device, &[1.0f32; 3]).view(),
+        EPS,
+    )
+    .unwrap();
     assert_eq!(floats(&device, &normed.y), [0.0; 6]);
     assert_eq!(normed.rstd.shape(), Shape::vector(2));
     assert!(floats(&device, &normed.rstd).iter().all(|r| r.is_finite()));

@@ -6,8 +6,8 @@ use common::*;
 use memwall_tensor::ops;
 use proptest::prelude::*;
 
-/// A turned element is `x cos - y sin`, in two roundings, with a table rounded once: `3 u (|x| + |y|)`. Rounded
-/// up for the second-order terms.
+/// A turned element is `x cos - y sin`, in two roundings, with a table rounded once: `3 u (|x| + |y|)`.
+/// Rounded up for the second-order terms.
 const ROPE_ERROR: f64 = 4.0 * UNIT;
 
 /// A sigmoid is off by `exp`'s error, a sum and a quotient; two products follow; doubled for the gradients,
@@ -21,7 +21,8 @@ fn angle(position: i32, i: usize, head_dim: usize) -> f64 {
 
 /// Cosines, then sines, of each position.
 fn rope_table(positions: usize, head_dim: usize) -> Vec<f32> {
-    let line = |p: usize, f: fn(f64) -> f64| (0..head_dim / 2).map(move |i| f(angle(p as i32, i, head_dim)) as f32);
+    let line =
+        |p: usize, f: fn(f64) -> f64| (0..head_dim / 2).map(move |i| f(angle(p as i32, i, head_dim)) as f32);
     (0..positions).flat_map(|p| line(p, f64::cos).chain(line(p, f64::sin))).collect()
 }
 
@@ -35,7 +36,8 @@ proptest! {
 
     #[test]
     fn rope_turns_pairs_by_their_angles_and_its_inverse_turns_back(
-        rows in 1usize..20, heads in 1usize..5, half in 1usize..40, inverse: bool, threads in 1usize..=3, seed: u64,
+        rows in 1usize..20, heads in 1usize..5, half in 1usize..40, inverse: bool,
+        threads in 1usize..=3, seed: u64,
     ) {
         const POSITIONS: usize = 100;
         let (device, head_dim) = (cpu(threads), 2 * half);
@@ -49,7 +51,8 @@ proptest! {
         for pair in 0..x.len() / 2 {
             let a = pair / half * head_dim + pair % half;
             let b = a + half;
-            let turn = angle(ids[a / (heads * head_dim)], pair % half, head_dim) * if inverse { -1.0 } else { 1.0 };
+            let turn =
+                angle(ids[a / (heads * head_dim)], pair % half, head_dim) * if inverse { -1.0 } else { 1.0 };
             let (p, q) = (f64::from(x[a]), f64::from(x[b]));
             (want[a], want[b]) = (p * turn.cos() - q * turn.sin(), p * turn.sin() + q * turn.cos());
             size[a] = p.abs() + q.abs();
@@ -62,7 +65,8 @@ proptest! {
         let y = s.floats(x.len(), 1.0);
         let mut yt = matrix(&device, rows, &y);
         ops::rope(&device, yt.view_mut(), positions.view(), table.view(), !inverse).unwrap();
-        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+        let dot =
+            |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
         let difference = dot(&turned, &y) - dot(&x, &floats(&device, &yt));
         // Elements are at most 1 in size, and turned ones are off by ROPE_ERROR times two of them.
         prop_assert!(difference.abs() <= 2.0 * 2.0 * ROPE_ERROR * x.len() as f64);
@@ -73,7 +77,9 @@ proptest! {
     }
 
     #[test]
-    fn swiglu_and_its_gradients_are_those_of_f64(n in 1usize..400, size in 0.01f32..80.0, threads in 1usize..=3, seed: u64) {
+    fn swiglu_and_its_gradients_are_those_of_f64(
+        n in 1usize..400, size in 0.01f32..80.0, threads in 1usize..=3, seed: u64,
+    ) {
         let device = cpu(threads);
         let mut s = Stream::new(seed);
         let (gate, up, dout) = (s.floats(n, size), s.floats(n, 3.0), s.floats(n, 1.0));
@@ -84,7 +90,8 @@ proptest! {
         assert_near("out", &floats(&device, &out), &want, |i| SWIGLU_ERROR * want[i].abs());
 
         ops::swiglu_backward(&device, g.view_mut(), u.view_mut(), d.view()).unwrap();
-        let slope = |i: usize, which: usize| dout[i] * derivative(|x| swiglu(x[0], x[1]), &[gate[i], up[i]], which);
+        let slope =
+            |i: usize, which: usize| dout[i] * derivative(|x| swiglu(x[0], x[1]), &[gate[i], up[i]], which);
         let dgate: Vec<f64> = (0..n).map(|i| slope(i, 0)).collect();
         let dup: Vec<f64> = (0..n).map(|i| slope(i, 1)).collect();
         // The slope s (1 + g (1 - s)) of silu is made of terms of size s (1 + |g|) that may cancel.
@@ -97,7 +104,8 @@ proptest! {
 
     #[test]
     fn embedding_copies_rows_and_its_gradient_adds_them_in_order(
-        tokens in 1usize..80, vocabulary in 1usize..20, dim in 1usize..150, accumulate: bool, threads in 1usize..=3, seed: u64,
+        tokens in 1usize..80, vocabulary in 1usize..20, dim in 1usize..150, accumulate: bool,
+        threads in 1usize..=3, seed: u64,
     ) {
         let device = cpu(threads);
         let mut s = Stream::new(seed);
@@ -143,4 +151,13 @@ fn swiglu_far_from_zero_is_zero_or_the_product() {
     assert!(dgate[1..3].iter().all(|x| x.abs() < 1e-30));
     assert_eq!(dgate[3..], [1.0, 1.0]);
     assert!(out.iter().chain(&dgate).all(|x| x.is_finite()));
+}
+
+#[test]
+#[should_panic(expected = "an id outside a table of 3 rows")]
+fn a_gradient_for_an_id_outside_the_table_is_not_written_elsewhere() {
+    let device = cpu(1);
+    let (ids, dy, mut table) =
+        (vector(&device, &[3i32]), matrix(&device, 1, &[7.0; 4]), matrix(&device, 3, &[0.0; 12]));
+    let _ = ops::embedding_gradient(&device, ids.view(), dy.view(), table.view_mut(), true);
 }

@@ -1,4 +1,5 @@
-//! Sums of losses, of squares and of gradients: exact, whatever the order, and honest about what is not finite.
+//! Sums of losses, of squares and of gradients: exact, whatever the order, and honest about what is
+//! not finite.
 
 mod common;
 
@@ -64,7 +65,9 @@ proptest! {
     #![proptest_config(cases(48))]
 
     #[test]
-    fn sums_of_short_numbers_are_exact_in_any_order(n in 1usize..5000, threads in 1usize..=3, seed: u64) {
+    fn sums_of_short_numbers_are_exact_in_any_order(
+        n in 1usize..5000, threads in 1usize..=3, seed: u64,
+    ) {
         let device = cpu(threads);
         let mut s = Stream::new(seed);
         // Multiples of 2^-10 below 2: a block's sum, and that of the squares, fits f64's 53 bits.
@@ -80,7 +83,9 @@ proptest! {
     }
 
     #[test]
-    fn sums_of_any_numbers_are_those_of_blocks_in_any_order(n in 1usize..5000, size in 1e-6f32..1e3, seed: u64) {
+    fn sums_of_any_numbers_are_those_of_blocks_in_any_order(
+        n in 1usize..5000, size in 1e-6f32..1e3, seed: u64,
+    ) {
         let device = cpu(3);
         let mut s = Stream::new(seed);
         let x = s.floats(n, size);
@@ -91,14 +96,18 @@ proptest! {
         // A block's f64 sum is off by up to BLOCK roundings of 2^-53; the exact sum here by some of its own.
         let exact = wide(&x).iter().sum::<f64>();
         let total: f64 = wide(&x).iter().map(|x| x.abs()).sum();
-        let error = |size: f64| 2.0 * (n.max(BLOCK) as f64) * f64::EPSILON * size + n.div_ceil(BLOCK) as f64 * WIDE_UNIT;
+        let error = |size: f64| {
+            2.0 * (n.max(BLOCK) as f64) * f64::EPSILON * size + n.div_ceil(BLOCK) as f64 * WIDE_UNIT
+        };
         prop_assert!((whole[0].value() - exact).abs() <= error(total));
         let exact = wide(&x).iter().map(|x| x * x).sum::<f64>();
         prop_assert!((whole[1].value() - exact).abs() <= error(exact));
     }
 
     #[test]
-    fn a_wide_sum_is_scaled_and_added_to(n in 1usize..100, scale in prop::sample::select(&[0.5f64, -2.0, 1024.0][..]), seed: u64) {
+    fn a_wide_sum_is_scaled_and_added_to(
+        n in 1usize..100, scale in prop::sample::select(&[0.5f64, -2.0, 1024.0][..]), seed: u64,
+    ) {
         let device = cpu(1);
         let x: Vec<f32> = Stream::new(seed).ids(n, 1000).iter().map(|i| *i as f32).collect();
         let mut into = vector(&device, &Wide::of(7.25).to_elements());
@@ -107,7 +116,10 @@ proptest! {
     }
 
     #[test]
-    fn what_is_not_finite_is_a_fault_wherever_it_is(n in 1usize..4000, seed: u64, bad in prop::sample::select(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY][..])) {
+    fn what_is_not_finite_is_a_fault_wherever_it_is(
+        n in 1usize..4000, seed: u64,
+        bad in prop::sample::select(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY][..]),
+    ) {
         let mut s = Stream::new(seed);
         let mut x = s.floats(n, 1.0);
         x[s.below(n)] = bad;
@@ -134,16 +146,22 @@ proptest! {
     }
 
     #[test]
-    fn an_overflow_sticks_and_reaches_the_norm(n in 1usize..3000, seed: u64, bad in prop::sample::select(&[f32::NAN, f32::INFINITY, -1024.0, 1e30, 1023.0][..])) {
+    fn an_overflow_sticks_and_reaches_the_norm(
+        n in 1usize..3000, seed: u64,
+        bad in prop::sample::select(&[f32::NAN, f32::INFINITY, -1024.0, 1e30, 1023.0][..]),
+    ) {
         let device = cpu(2);
         let mut s = Stream::new(seed);
         let at = s.below(n);
         let mut leaf = s.floats(n, 1.0);
         leaf[at] = bad;
-        // Three of 1023 do not fit 2^11 either; and what is subtracted again does not mend it.
-        let mut last = vec![0.0; n];
-        last[at] = -1000.0;
-        let leaves = [leaf.clone(), leaf.clone(), leaf, last.clone(), last];
+        // Three of 1023 do not fit 2^11 either; and what comes after, of either sign, does not mend it.
+        let after = [-1000.0, 1000.0].map(|x| {
+            let mut leaf = vec![0.0; n];
+            leaf[at] = x;
+            leaf
+        });
+        let leaves = [&vec![leaf; 3][..], &after].concat();
         let sums = accumulated(&device, &leaves);
         for (i, x) in sums.iter().enumerate() {
             prop_assert_eq!(*x == fixed::OVERFLOWED, i == at);
@@ -154,7 +172,9 @@ proptest! {
     }
 
     #[test]
-    fn squares_of_fixed_point_gradients_are_those_of_their_f32_values(n in 1usize..3000, seed: u64) {
+    fn squares_of_fixed_point_gradients_are_those_of_their_f32_values(
+        n in 1usize..3000, seed: u64,
+    ) {
         let device = cpu(3);
         let x = Stream::new(seed).floats(n, 8.0);
         let sums = accumulated(&device, &[x.clone(), x.clone(), x]);

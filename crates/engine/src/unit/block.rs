@@ -151,7 +151,12 @@ impl Block {
     ///
     /// # Errors
     /// Out of memory.
-    pub fn mlp_in<D: Device>(&self, device: &D, w: &Lease<'_, D>, middle: View<'_, D>) -> Result<Mlp<D>, Error> {
+    pub fn mlp_in<D: Device>(
+        &self,
+        device: &D,
+        w: &Lease<'_, D>,
+        middle: View<'_, D>,
+    ) -> Result<Mlp<D>, Error> {
         let n = ops::rms_norm(device, middle, w.get(self.norm2), self.eps)?.y;
         let gate = ops::linear(device, n.view(), w.get(self.gate))?;
         let up = ops::linear(device, n.view(), w.get(self.up))?;

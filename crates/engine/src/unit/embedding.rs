@@ -43,8 +43,6 @@ impl Embedding {
         dy: Tensor<D>,
         sink: &mut GradSink<'_, D>,
     ) -> Result<(), Error> {
-        sink.add(self.table, |dw, accumulate| {
-            ops::embedding_gradient(device, ids, dy.view(), dw, accumulate)
-        })
+        sink.add(self.table, |dw, accumulate| ops::embedding_gradient(device, ids, dy.view(), dw, accumulate))
     }
 }

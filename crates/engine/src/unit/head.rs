@@ -132,8 +132,7 @@ impl Head {
         let last = x.rows(x.shape.rows() - 1, 1);
         let n = ops::rms_norm(device, last, own.get(self.norm), self.eps)?.y;
         let shape = Shape::matrix(1, weight.shape.rows());
-        let mut logits =
-            Tensor::new(device, shape, DType::F32, Placements::REPLICATED, Category::Workspace)?;
+        let mut logits = Tensor::new(device, shape, DType::F32, Placements::REPLICATED, Category::Workspace)?;
         ops::linear_into(device, n.view(), weight, logits.view_mut(), false)?;
         Ok(logits)
     }

@@ -1,6 +1,9 @@
 //! What the engine's tests share: reference folders, and ranks on any device.
 #![allow(dead_code)]
 
+pub mod decoder;
+pub mod jobs;
+
 use memwall_comm::Solo;
 use memwall_engine::{AdamWSettings, Decay, Keep, Part, Rank, Schedule, Settings, StepReport};
 use memwall_model::{ModelConfig, ModelSpec, ParamId};
@@ -121,7 +124,10 @@ pub fn step(rank: &mut Rank<Cpu>, tokens: &[i32], targets: &[i32]) -> StepReport
 }
 
 /// A loader of micro-batches that lie one behind the other.
-pub fn from_slices<'a>(tokens: &'a [i32], targets: &'a [i32]) -> impl FnMut(usize, &mut [i32], &mut [i32]) + 'a {
+pub fn from_slices<'a>(
+    tokens: &'a [i32],
+    targets: &'a [i32],
+) -> impl FnMut(usize, &mut [i32], &mut [i32]) + 'a {
     move |micro, t, g| {
         let n = t.len();
         t.copy_from_slice(&tokens[micro * n..(micro + 1) * n]);

@@ -13,7 +13,7 @@ const KEYS: usize = 64;
 /// Queries of a task.
 const QUERIES: usize = 64;
 /// Longest head.
-const MAX_HEAD: usize = 256;
+const MAX_HEAD: usize = AttentionDims::MAX_HEAD_DIM;
 
 /// Backward: keys and values transposed, and their gradients.
 pub(super) const SCRATCH_FLOATS: usize = 4 * KEYS * MAX_HEAD;
@@ -43,7 +43,9 @@ impl<'a> Rows<'a> {
 impl Attention for Cpu {
     fn attention(&self, d: AttentionDims, q: S<'_>, k: S<'_>, v: S<'_>, out: M<'_>, lse: M<'_>) {
         let (q, k, v) = (q.get::<f32>(), k.get::<f32>(), v.get::<f32>());
-        let (out, lse) = (Shared::of(out.get::<f32>()), Shared::of(lse.get::<f32>()));
+        let (out, lse) = (out.get::<f32>(), lse.get::<f32>());
+        check(&d, [q.len(), out.len()], [k.len(), v.len()], lse.len());
+        let (out, lse) = (Shared::of(out), Shared::of(lse));
         let tiles = d.queries.div_ceil(QUERIES);
         self.parallel(d.batch * d.heads * tiles, |t| {
             // Late tiles see most keys: begin with them, so that threads end together.
@@ -83,6 +85,8 @@ impl Attention for Cpu {
         deltas(self.family, out, dout, d.head_dim, delta);
         let delta: &[f32] = delta;
         let (dq, dk, dv) = (dq.get::<f32>(), dk.get::<f32>(), dv.get::<f32>());
+        check(&d, [q.len(), dq.len()], [k.len(), v.len()], lse.len());
+        check(&d, [out.len(), dout.len()], [dk.len(), dv.len()], delta.len());
         dq.fill(0.0);
         let (dq, dk, dv) = (Shared::of(dq), Shared::of(dk), Shared::of(dv));
         self.parallel(d.batch * d.kv_heads, |t| {
@@ -92,6 +96,13 @@ impl Attention for Cpu {
             backward(self.family, Backward { d, q, k, v, lse, delta, dout, dq, dk, dv, b, kv }, scratch);
         });
     }
+}
+
+/// Tasks write through shared pointers: no buffer may be shorter than the sizes say.
+fn check(d: &AttentionDims, like_q: [usize; 2], like_k: [usize; 2], like_lse: usize) {
+    let (rows, q, k) = (d.batch * d.queries, d.heads * d.head_dim, d.kv_heads * d.head_dim);
+    let fits = like_q == [rows * q; 2] && like_k == [d.batch * d.keys * k; 2] && like_lse == rows * d.heads;
+    assert!(fits && d.head_dim <= MAX_HEAD, "operands do not have {d:?}");
 }
 
 #[derive(Clone, Copy)]

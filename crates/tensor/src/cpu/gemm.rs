@@ -36,15 +36,7 @@ struct Block {
 }
 
 impl Linear for Cpu {
-    fn matmul(
-        &self,
-        layout: MatmulLayout,
-        dims: MatmulDims,
-        a: S<'_>,
-        b: S<'_>,
-        c: M<'_>,
-        accumulate: bool,
-    ) {
+    fn matmul(&self, layout: MatmulLayout, dims: MatmulDims, a: S<'_>, b: S<'_>, c: M<'_>, accumulate: bool) {
         let MatmulDims { m, n, k } = dims;
         let (a, b, c) = (a.get::<f32>(), b.get::<f32>(), c.get::<f32>());
         assert!(a.len() == m * k && b.len() == n * k && c.len() == m * n, "operands do not have {dims:?}");
@@ -67,22 +59,17 @@ impl Linear for Cpu {
         }
         // Element (i, p) of a and (j, p) of b, whatever the layout.
         let (a, b) = match layout {
-            MatmulLayout::Nt => {
-                (Operand { data: a, row: k, col: 1 }, Operand { data: b, row: k, col: 1 })
-            }
-            MatmulLayout::Nn => {
-                (Operand { data: a, row: k, col: 1 }, Operand { data: b, row: 1, col: n })
-            }
-            MatmulLayout::Tn => {
-                (Operand { data: a, row: 1, col: m }, Operand { data: b, row: 1, col: n })
-            }
+            MatmulLayout::Nt => (Operand { data: a, row: k, col: 1 }, Operand { data: b, row: k, col: 1 }),
+            MatmulLayout::Nn => (Operand { data: a, row: k, col: 1 }, Operand { data: b, row: 1, col: n }),
+            MatmulLayout::Tn => (Operand { data: a, row: 1, col: m }, Operand { data: b, row: 1, col: n }),
         };
         let (rows, cols) = (m.div_ceil(MC), n.div_ceil(NC));
         self.parallel(rows * cols, |t| {
             let (i, j) = (t % rows * MC, t / rows * NC);
             let block = Block { i, m: MC.min(m - i), j, n: NC.min(n - j) };
             // SAFETY: the scratch is this thread's, and long enough for both packed operands.
-            let (pa, pb) = unsafe { (self.scratch().part(0, MC * KC), self.scratch().part(MC * KC, NC * KC)) };
+            let (pa, pb) =
+                unsafe { (self.scratch().part(0, MC * KC), self.scratch().part(MC * KC, NC * KC)) };
             multiply_block(self.family, a, b, block, k, n, shared, accumulate, pa, pb);
         });
     }
@@ -116,15 +103,29 @@ fn multiply_block(
     {
         #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
         fn avx512(
-            a: Operand<'_>, b: Operand<'_>, block: Block, k: usize, ldc: usize, c: Shared<f32>, acc: bool,
-            pa: &mut [f32], pb: &mut [f32],
+            a: Operand<'_>,
+            b: Operand<'_>,
+            block: Block,
+            k: usize,
+            ldc: usize,
+            c: Shared<f32>,
+            acc: bool,
+            pa: &mut [f32],
+            pb: &mut [f32],
         ) {
             block_loop::<14, 32>(a, b, block, k, ldc, c, acc, pa, pb);
         }
         #[target_feature(enable = "avx2,fma")]
         fn avx2(
-            a: Operand<'_>, b: Operand<'_>, block: Block, k: usize, ldc: usize, c: Shared<f32>, acc: bool,
-            pa: &mut [f32], pb: &mut [f32],
+            a: Operand<'_>,
+            b: Operand<'_>,
+            block: Block,
+            k: usize,
+            ldc: usize,
+            c: Shared<f32>,
+            acc: bool,
+            pa: &mut [f32],
+            pb: &mut [f32],
         ) {
             block_loop::<6, 16>(a, b, block, k, ldc, c, acc, pa, pb);
         }

@@ -16,6 +16,10 @@ impl Loss for Cpu {
             return;
         }
         let vocabulary = logits.len() / targets.len();
+        assert!(
+            logits.len() == vocabulary * targets.len() && losses.len() == targets.len(),
+            "rows of logits, targets and losses"
+        );
         let (tasks, rows) = self.parts(targets.len(), 1);
         let (logits, losses) = (Shared::of(logits), Shared::of(losses));
         self.parallel(tasks, |t| {

@@ -16,7 +16,7 @@ use crate::ledger::Charge;
 use crate::{Category, Description, Ledger, OutOfMemory, Slice, SliceMut};
 use rayon::prelude::*;
 use region::Region;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Floats of working space a thread: packed operands of [`gemm`] or tiles of [`attention`].
 pub(crate) const SCRATCH_FLOATS: usize = {
@@ -34,6 +34,8 @@ pub struct Cpu {
     description: Description,
     family: Family,
     scratch: Charge,
+    /// Held by the operation that is under way: operations share the threads' scratch.
+    busy: Mutex<()>,
 }
 
 type S<'a> = Slice<'a, CpuBuf>;
@@ -72,11 +74,21 @@ impl Cpu {
             .thread_name(|i| format!("memwall-{i}"))
             .build()
             .expect("the operating system starts threads");
-        Ok(Self { ledger, region: Arc::new(region), pool, description, family, scratch })
+        Ok(Self {
+            ledger,
+            region: Arc::new(region),
+            pool,
+            description,
+            family,
+            scratch,
+            busy: Mutex::new(()),
+        })
     }
 
     /// Carries out `tasks` independent tasks on the pool. Which thread takes which must not matter.
     fn parallel(&self, tasks: usize, task: impl Fn(usize) + Sync + Send) {
+        // A task that panicked left nothing that the next operation reads.
+        let _busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         if tasks <= 1 || self.description.threads == 1 {
             (0..tasks).for_each(task);
         } else {
@@ -86,14 +98,14 @@ impl Cpu {
 
     /// Splits `len` elements in contiguous parts of a multiple of `grain`, a few a thread.
     fn parts(&self, len: usize, grain: usize) -> (usize, usize) {
-        let wanted = len.div_ceil(self.description.threads * 4).max(1);
+        let wanted = len.div_ceil(self.description.threads.max(1) * 4).max(1);
         let size = wanted.div_ceil(grain) * grain;
         (len.div_ceil(size), size)
     }
 
     /// The working space of the thread that calls.
     fn scratch(&self) -> Shared<f32> {
-        let thread = rayon::current_thread_index().filter(|_| self.description.threads > 1).unwrap_or(0);
+        let thread = self.pool.current_thread_index().unwrap_or(0);
         let offset = self.scratch.block.offset as usize + thread * Description::SCRATCH_BYTES_PER_THREAD;
         Shared(self.region.at(offset).cast())
     }

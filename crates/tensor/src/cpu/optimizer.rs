@@ -46,6 +46,7 @@ impl<'a> Gradient<'a> {
 impl Optimizer for Cpu {
     fn accumulate_fixed(&self, values: S<'_>, sums: M<'_>) {
         let (values, sums) = (values.get::<f32>(), sums.get::<i64>());
+        assert_eq!(values.len(), sums.len(), "gradients and their sums");
         let (tasks, size) = self.parts(values.len(), 64);
         let sums = Shared::of(sums);
         self.parallel(tasks, |t| {
@@ -90,7 +91,15 @@ impl Optimizer for Cpu {
         }
     }
 
-    fn adamw(&self, settings: AdamW, clip: S<'_>, gradient: S<'_>, parameter: M<'_>, first: M<'_>, second: M<'_>) {
+    fn adamw(
+        &self,
+        settings: AdamW,
+        clip: S<'_>,
+        gradient: S<'_>,
+        parameter: M<'_>,
+        first: M<'_>,
+        second: M<'_>,
+    ) {
         let clip = clip.get::<f32>();
         if !clip[1].is_finite() {
             return;
@@ -98,6 +107,7 @@ impl Optimizer for Cpu {
         let step = Step::new(&settings, clip[0]);
         let g = Gradient::of(gradient);
         let (p, m, v) = (parameter.get::<f32>(), first.get::<f32>(), second.get::<f32>());
+        assert!([p.len(), m.len(), v.len()] == [g.len(); 3], "a parameter, its gradient and its moments");
         let (p, m, v) = (Shared::of(p), Shared::of(m), Shared::of(v));
         let (tasks, size) = self.parts(g.len(), BLOCK);
         self.parallel(tasks, |t| {
@@ -122,6 +132,9 @@ struct Step {
     clip: f32,
     beta1: f32,
     beta2: f32,
+    /// One minus each, rounded from f64: in f32 the difference would lose 1e-5 of itself at 0.999.
+    rest1: f32,
+    rest2: f32,
     keep: f32,
     rate: f32,
     root_correction: f32,
@@ -135,6 +148,8 @@ impl Step {
             clip,
             beta1: s.beta1 as f32,
             beta2: s.beta2 as f32,
+            rest1: (1.0 - s.beta1) as f32,
+            rest2: (1.0 - s.beta2) as f32,
             keep: (1.0 - s.learning_rate * s.weight_decay) as f32,
             rate: (s.learning_rate / (1.0 - s.beta1.powi(t))) as f32,
             root_correction: (1.0 / (1.0 - s.beta2.powi(t)).sqrt()) as f32,
@@ -147,8 +162,8 @@ kernel! {
     fn adamw(s: Step, g: &[f32], p: &mut [f32], m: &mut [f32], v: &mut [f32]) {
         for i in 0..g.len().min(p.len()).min(m.len()).min(v.len()) {
             let g = g[i] * s.clip;
-            m[i] = s.beta1.mul_add(m[i], (1.0 - s.beta1) * g);
-            v[i] = s.beta2.mul_add(v[i], (1.0 - s.beta2) * (g * g));
+            m[i] = s.beta1.mul_add(m[i], s.rest1 * g);
+            v[i] = s.beta2.mul_add(v[i], s.rest2 * (g * g));
             let root = v[i].sqrt().mul_add(s.root_correction, s.eps);
             p[i] = p[i].mul_add(s.keep, -(s.rate * (m[i] / root)));
         }

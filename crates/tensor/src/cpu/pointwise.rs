@@ -12,6 +12,7 @@ impl Norms for Cpu {
     fn rms_norm(&self, x: S<'_>, w: S<'_>, eps: f32, y: M<'_>, rstd: M<'_>) {
         let (x, w, y, rstd) = (x.get::<f32>(), w.get::<f32>(), y.get::<f32>(), rstd.get::<f32>());
         let dim = w.len();
+        assert!(x.len() == rstd.len() * dim && y.len() == x.len(), "rows of a norm");
         let (tasks, rows) = self.parts(rstd.len(), 1);
         let (total, y, r) = (rstd.len(), Shared::of(y), Shared::of(rstd));
         self.parallel(tasks, |t| {
@@ -24,8 +25,10 @@ impl Norms for Cpu {
 
     fn rms_norm_input_gradient(&self, x: S<'_>, w: S<'_>, rstd: S<'_>, dy: S<'_>, dx: M<'_>) {
         let (x, w, rstd) = (x.get::<f32>(), w.get::<f32>(), rstd.get::<f32>());
-        let (dy, dx) = (dy.get::<f32>(), Shared::of(dx.get::<f32>()));
+        let (dy, dx) = (dy.get::<f32>(), dx.get::<f32>());
         let dim = w.len();
+        assert!([x.len(), dy.len(), dx.len()] == [rstd.len() * dim; 3], "rows of a norm");
+        let dx = Shared::of(dx);
         let (tasks, rows) = self.parts(rstd.len(), 1);
         self.parallel(tasks, |t| {
             let (first, n) = (t * rows, rows.min(rstd.len() - t * rows));
@@ -99,6 +102,8 @@ impl Pointwise for Cpu {
 
     fn embedding_gradient(&self, ids: S<'_>, dy: S<'_>, dim: usize, dtable: M<'_>, accumulate: bool) {
         let (ids, dy, dtable) = (ids.get::<i32>(), dy.get::<f32>(), dtable.get::<f32>());
+        let rows = dtable.len().checked_div(dim).unwrap_or(0);
+        assert!(ids.iter().all(|id| (*id as usize) < rows), "an id outside a table of {rows} rows");
         if !accumulate {
             dtable.fill(0.0);
         }
@@ -118,6 +123,7 @@ impl Pointwise for Cpu {
     fn rope(&self, d: RopeDims, x: M<'_>, positions: S<'_>, table: S<'_>, inverse: bool) {
         let (x, positions, table) = (x.get::<f32>(), positions.get::<i32>(), table.get::<f32>());
         let width = d.heads * d.head_dim;
+        assert!(x.len() == d.rows * width && positions.len() == d.rows, "rows of a rotary embedding");
         let (tasks, rows) = self.parts(d.rows, 1);
         let x = Shared::of(x);
         self.parallel(tasks, |t| {
@@ -142,13 +148,13 @@ impl Pointwise for Cpu {
 
     fn swiglu_backward(&self, gate: M<'_>, up: M<'_>, dout: S<'_>) {
         let (gate, up, dout) = (gate.get::<f32>(), up.get::<f32>(), dout.get::<f32>());
+        assert!([gate.len(), up.len()] == [dout.len(); 2], "gate, up and their gradient");
         let (tasks, size) = self.parts(dout.len(), 64);
         let (gate, up) = (Shared::of(gate), Shared::of(up));
         self.parallel(tasks, |t| {
             let part = t * size..((t + 1) * size).min(dout.len());
             // SAFETY: task `t` takes its own part.
-            let (gate, up) =
-                unsafe { (gate.part(part.start, part.len()), up.part(part.start, part.len())) };
+            let (gate, up) = unsafe { (gate.part(part.start, part.len()), up.part(part.start, part.len())) };
             swiglu_backward(self.family, gate, up, &dout[part]);
         });
     }

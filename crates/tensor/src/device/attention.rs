@@ -20,6 +20,11 @@ pub struct AttentionDims {
     pub head_dim: usize,
 }
 
+impl AttentionDims {
+    /// Longest head that devices take: their working space is sized for it.
+    pub const MAX_HEAD_DIM: usize = 256;
+}
+
 /// Attention, `softmax(q k^T / sqrt(head_dim)) v` (Vaswani et al., eq. 1), in memory linear in the sequence.
 ///
 /// `q` and `out` are `[batch x queries, heads x head_dim]`, `k` and `v` `[batch x keys, kv_heads x head_dim]`,

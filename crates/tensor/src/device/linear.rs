@@ -28,7 +28,8 @@ pub struct MatmulDims {
 /// Matrix products.
 pub trait Linear: Memory {
     /// `c = a b`, or `c += a b` when `accumulate`. Each element is one chain of fused multiply-adds over
-    /// `k` in order, begun at zero, or at `c`.
+    /// `k` in order, begun at zero, or at `c`. One row in the layout [`MatmulLayout::Nt`], a token being generated, is
+    /// summed as [`crate::math::dot16`] does instead: packing the weight would cost more than the product.
     fn matmul(
         &self,
         layout: MatmulLayout,

@@ -19,6 +19,9 @@ pub use optimizer::{AdamW, Optimizer};
 pub use pointwise::{Norms, Pointwise, RopeDims};
 
 /// All that a decoder's training step needs. The name stands for the whole set of traits.
-pub trait Device: Memory + Linear + Attention + Norms + Pointwise + Loss + Optimizer + Send + 'static {}
+pub trait Device:
+    Memory + Linear + Attention + Norms + Pointwise + Loss + Optimizer + Send + 'static
+{
+}
 
 impl<T: Memory + Linear + Attention + Norms + Pointwise + Loss + Optimizer + Send + 'static> Device for T {}

@@ -81,12 +81,7 @@ pub trait Pointwise: Memory {
     );
 
     /// `out = silu(gate) * up` (Shazeer, "GLU variants", eq. 6).
-    fn swiglu(
-        &self,
-        gate: Slice<'_, Self::Buf>,
-        up: Slice<'_, Self::Buf>,
-        out: SliceMut<'_, Self::Buf>,
-    );
+    fn swiglu(&self, gate: Slice<'_, Self::Buf>, up: Slice<'_, Self::Buf>, out: SliceMut<'_, Self::Buf>);
 
     /// Replaces `gate` and `up` by their gradients.
     fn swiglu_backward(

@@ -36,7 +36,8 @@ fn check<D: Attention>(
         && k.shape == Shape::matrix(d.batch * d.keys, d.kv_heads * d.head_dim)
         && v.shape == k.shape
         && d.keys >= d.queries
-        && d.heads % d.kv_heads == 0;
+        && d.head_dim <= AttentionDims::MAX_HEAD_DIM
+        && d.heads.checked_rem(d.kv_heads) == Some(0);
     Ok(require(fits, operation, &[q.shape, k.shape, v.shape])?)
 }
 
@@ -74,7 +75,9 @@ pub fn attention_backward<D: Attention>(
 ) -> Result<AttentionGradients<D>, Error> {
     const NAME: &str = "attention backward";
     check(NAME, &dims, q, k, v)?;
-    require(dout.shape == q.shape, NAME, &[q.shape, dout.shape])?;
+    let (out, lse) = (forward.out.shape(), forward.lse.shape());
+    let fits = dout.shape == q.shape && out == q.shape && lse == Shape::matrix(q.shape.rows(), dims.heads);
+    require(fits, NAME, &[q.shape, out, lse, dout.shape])?;
     let placements =
         rules::elementwise(NAME, [&q.placements, &k.placements, &v.placements, &dout.placements])?;
     let mut dq = activation(device, q.shape, placements)?;

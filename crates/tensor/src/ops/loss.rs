@@ -19,7 +19,11 @@ pub fn cross_entropy<D: Loss>(
 ) -> Result<(), Error> {
     const NAME: &str = "cross_entropy";
     let rows = Shape::vector(logits.shape.rows());
-    require(targets.shape == rows && losses.shape == rows, NAME, &[logits.shape, targets.shape, losses.shape])?;
+    require(
+        targets.shape == rows && losses.shape == rows,
+        NAME,
+        &[logits.shape, targets.shape, losses.shape],
+    )?;
     rules::elementwise(NAME, [&logits.placements, &targets.placements, &losses.placements])?;
     device.cross_entropy(logits.slice, targets.slice, losses.slice, scale);
     Ok(())
@@ -29,7 +33,12 @@ pub fn cross_entropy<D: Loss>(
 ///
 /// # Errors
 /// Shapes that do not fit.
-pub fn sum_wide<D: Loss>(device: &D, values: View<'_, D>, scale: f64, into: ViewMut<'_, D>) -> Result<(), Error> {
+pub fn sum_wide<D: Loss>(
+    device: &D,
+    values: View<'_, D>,
+    scale: f64,
+    into: ViewMut<'_, D>,
+) -> Result<(), Error> {
     require(into.shape == Shape::vector(Wide::LEN), "sum_wide", &[values.shape, into.shape])?;
     device.sum_wide(values.slice, scale, into.slice);
     Ok(())

@@ -119,7 +119,9 @@ pub fn rope<D: Pointwise>(
     inverse: bool,
 ) -> Result<(), Error> {
     let head_dim = table.shape.cols();
-    let fits = x.shape.cols() % head_dim == 0 && positions.shape == Shape::vector(x.shape.rows());
+    let fits = head_dim.is_multiple_of(2)
+        && x.shape.cols().checked_rem(head_dim) == Some(0)
+        && positions.shape == Shape::vector(x.shape.rows());
     require(fits, "rope", &[x.shape, positions.shape, table.shape])?;
     // Linear and elementwise in x: any placement of x is kept.
     let dims = RopeDims { rows: x.shape.rows(), heads: x.shape.cols() / head_dim, head_dim };

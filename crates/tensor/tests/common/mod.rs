@@ -3,7 +3,7 @@
 
 use memwall_layout::Placements;
 use memwall_tensor::device::Memory;
-use memwall_tensor::{Category, Cpu, DType, Description, Dry, Family, Shape, Tensor};
+use memwall_tensor::{Category, Cpu, DType, Description, Dry, Family, Shape, SliceMut, Tensor};
 use proptest::prelude::ProptestConfig;
 
 /// Unit roundoff of f32: a rounded operation is off by at most this, relatively.
@@ -30,9 +30,21 @@ pub fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
+/// Elements of memory that [`with_family`] makes unusable as zeros.
+const POISONED: usize = 1 << 18;
+
+/// A CPU device whose memory holds what is not a number: fresh pages would be zero, and hide an operation
+/// that forgets to begin with a zero.
+fn with_family(threads: usize, family: Family) -> Cpu {
+    let device = Cpu::with_family(Description { threads }, BUDGET, family).unwrap();
+    let mut poison = device.alloc(POISONED, DType::F32, Category::Workspace).unwrap();
+    device.fill(SliceMut::all(&mut poison), f32::NAN);
+    device
+}
+
 /// The CPU device with `threads` threads.
 pub fn cpu(threads: usize) -> Cpu {
-    Cpu::new(Description { threads }, BUDGET).unwrap()
+    with_family(threads, Family::detect())
 }
 
 /// The dry twin of [`cpu`].
@@ -43,7 +55,7 @@ pub fn dry(threads: usize) -> Dry {
 /// A CPU device of every instruction family that this machine has and every count of threads.
 pub fn all_cpus() -> Vec<Cpu> {
     let families = Family::ALL.into_iter().filter(|f| f.available());
-    families.flat_map(|f| THREADS.map(|threads| Cpu::with_family(Description { threads }, BUDGET, f).unwrap())).collect()
+    families.flat_map(|family| THREADS.map(|threads| with_family(threads, family))).collect()
 }
 
 /// A Rust type of elements.

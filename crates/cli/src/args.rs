@@ -1,0 +1,108 @@
+//! The command line.
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Trains language models, and says before what it will cost.
+#[derive(Debug, Parser)]
+#[command(name = "memwall", version, arg_required_else_help = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Train a model as a job file says
+    Train(TrainArgs),
+    /// Say what a job will cost, without running it
+    Plan(PlanArgs),
+    /// Write text with a trained model
+    Generate(GenerateArgs),
+}
+
+/// A job file and what overrides it.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct JobArgs {
+    /// Job file (TOML)
+    pub(crate) job: PathBuf,
+    /// Override a value of the job file; may be given several times
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct TrainArgs {
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
+    /// Go on from the last complete checkpoint of the run folder
+    #[arg(long)]
+    pub(crate) resume: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct PlanArgs {
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct GenerateArgs {
+    /// Model folder: config.json, model.safetensors, tokenizer.json
+    pub(crate) model: PathBuf,
+    /// Text to go on from
+    #[arg(long)]
+    pub(crate) prompt: String,
+    /// Tokens to write at most
+    #[arg(long, default_value_t = 200, value_name = "N")]
+    pub(crate) max_tokens: usize,
+    /// 0 takes the likeliest token; higher is more varied
+    #[arg(long, default_value_t = 0.8, value_parser = temperature)]
+    pub(crate) temperature: f64,
+    /// Choose among the K likeliest tokens; 0 for all
+    #[arg(long, default_value_t = 0, value_name = "K")]
+    pub(crate) top_k: usize,
+    /// Choose among the likeliest tokens whose probabilities reach P
+    #[arg(long, default_value_t = 1.0, value_name = "P", value_parser = share)]
+    pub(crate) top_p: f64,
+    /// Seed of the choices: the same seed writes the same text
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Threads; 0 for all cores
+    #[arg(long, default_value_t = 0)]
+    pub(crate) threads: usize,
+}
+
+fn temperature(text: &str) -> Result<f64, String> {
+    number(text).filter(|t| *t >= 0.0).ok_or_else(|| "expected a number of 0 or more".into())
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    number(text).filter(|p| *p > 0.0 && *p <= 1.0).ok_or_else(|| "expected a number above 0, up to 1".into())
+}
+
+fn number(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|x: &f64| x.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn impossible_samplings_are_refused() {
+        for bad in [["--temperature", "-1"], ["--temperature", "nan"], ["--top-p", "0"], ["--top-p", "1.5"]] {
+            let args = ["memwall", "generate", "m", "--prompt", "x"].iter().chain(bad.iter());
+            assert!(Args::try_parse_from(args).is_err(), "{bad:?}");
+        }
+    }
+}

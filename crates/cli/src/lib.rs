@@ -1,0 +1,36 @@
+//! The `memwall` program: reads a job, checks it, says what it will cost, and runs it.
+//!
+//! Bad input ends with exit code 2 before anything starts, a failed run with 1.
+
+mod advice;
+mod args;
+mod batches;
+mod failure;
+mod generate;
+pub mod job;
+mod machine;
+mod plan;
+mod progress;
+mod report;
+mod run_folder;
+mod setup;
+mod train;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+/// Runs the program with the process's arguments.
+pub fn run() -> ExitCode {
+    let outcome = match args::Args::parse().command {
+        args::Command::Train(a) => train::train(&a),
+        args::Command::Plan(a) => plan::plan(&a),
+        args::Command::Generate(a) => generate::generate(&a),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("memwall: {failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Tables and lines that people read.
+
+use crate::job::show_bytes;
+use crate::setup::Setup;
+use memwall_engine::{Decay, Prediction};
+use memwall_tensor::{ByCategory, LedgerState};
+use std::fmt::Write;
+
+/// 12345678 as "12.35 M".
+pub(crate) fn count(n: f64) -> String {
+    for (unit, size) in [("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)] {
+        if n >= size {
+            return format!("{:.2} {unit}", n / size);
+        }
+    }
+    format!("{n:.0}")
+}
+
+/// The model's line.
+pub(crate) fn model(setup: &Setup) -> String {
+    let (spec, c) = (&setup.spec, &setup.spec.config);
+    let sequence = setup.settings.sequence;
+    format!(
+        "model      llama: {} parameters, {} layers, {} wide, {} heads ({} key/value), vocabulary {}{}\n\
+         \x20          {}FLOPs a token ({}FLOPs of them attention)\n",
+        count(spec.parameter_count() as f64),
+        c.layers,
+        c.hidden_size,
+        c.heads,
+        c.kv_heads,
+        c.vocab_size,
+        if c.tied { ", tied" } else { "" },
+        count(spec.flops_per_token(sequence) as f64),
+        count(spec.attention_flops_per_token(sequence) as f64),
+    )
+}
+
+/// The schedule's line.
+pub(crate) fn schedule(setup: &Setup) -> String {
+    let (t, s) = (&setup.job.train, &setup.settings.schedule);
+    let decay = match s.decay {
+        Decay::Constant => "constant".to_owned(),
+        Decay::Linear => format!("linear to {:e}", s.last),
+        Decay::Cosine => format!("cosine to {:e}", s.last),
+    };
+    format!(
+        "schedule   {} steps of {} sequences x {} tokens ({} micro-batches of {}){}\n\
+         \x20          AdamW, learning rate {:e}, warm-up {} steps, then {decay}\n",
+        t.steps,
+        t.global_batch,
+        setup.settings.sequence,
+        t.micro_batches,
+        t.micro_batch,
+        if t.deterministic { ", deterministic" } else { "" },
+        s.peak,
+        s.warmup,
+    )
+}
+
+/// The memory table of a prediction.
+pub(crate) fn predicted(p: &Prediction, budget: u64) -> String {
+    let mut text = format!("memory     {:<18}{:>14}{:>14}\n", "predicted", "lasting", "at the peak");
+    for (category, at_peak) in p.run.at_peak.iter() {
+        let lasting = p.initial.live[category];
+        if at_peak > 0 || lasting > 0 {
+            let _ = writeln!(
+                text,
+                "           {:<18}{:>14}{:>14}",
+                category.name(),
+                show_bytes(lasting),
+                show_bytes(at_peak)
+            );
+        }
+    }
+    let _ = writeln!(
+        text,
+        "           {:<18}{:>14}{:>14}",
+        "total",
+        show_bytes(p.initial.live.total()),
+        show_bytes(p.run.at_peak.total())
+    );
+    let _ = writeln!(
+        text,
+        "           reserved, holes included: {} of {}",
+        show_bytes(p.run.reserved),
+        show_bytes(budget)
+    );
+    text
+}
+
+/// Measured peaks beside predicted ones.
+pub(crate) fn compared(predicted: &LedgerState, measured: &LedgerState) -> String {
+    let mut text =
+        format!("memory     {:<18}{:>16}{:>16}   bytes\n", "highest of each", "predicted", "measured");
+    let mut row = |name: &str, p: u64, m: u64| {
+        let verdict = if p == m { "equal" } else { "DIFFERENT" };
+        let _ = writeln!(text, "           {name:<18}{p:>16}{m:>16}   {verdict}");
+    };
+    for ((category, p), (_, m)) in predicted.peak_of_each.iter().zip(measured.peak_of_each.iter()) {
+        if p > 0 || m > 0 {
+            row(category.name(), p, m);
+        }
+    }
+    row("total", predicted.at_peak.total(), measured.at_peak.total());
+    row("reserved", predicted.reserved, measured.reserved);
+    text
+}
+
+/// Bytes in use by category.
+pub(crate) fn live_table(live: &ByCategory) -> String {
+    let mut text = String::from("In use at that moment:\n");
+    for (category, bytes) in live.iter().filter(|(_, b)| *b > 0) {
+        let _ = writeln!(text, "  {:<18}{:>14}", category.name(), show_bytes(bytes));
+    }
+    let _ = writeln!(text, "  {:<18}{:>14}", "total", show_bytes(live.total()));
+    text
+}
+
+/// Seconds as "1 m 05 s".
+pub(crate) fn duration(seconds: f64) -> String {
+    let s = seconds.round() as u64;
+    match (s / 3600, s / 60 % 60, s % 60) {
+        (0, 0, _) => format!("{seconds:.1} s"),
+        (0, m, s) => format!("{m} m {s:02} s"),
+        (h, m, _) => format!("{h} h {m:02} m"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_durations_read_as_people_write_them() {
+        assert_eq!(count(999.0), "999");
+        assert_eq!(count(12_345_678.0), "12.35 M");
+        assert_eq!(duration(3.25), "3.2 s");
+        assert_eq!(duration(65.0), "1 m 05 s");
+        assert_eq!(duration(7260.0), "2 h 01 m");
+    }
+}

@@ -1,0 +1,101 @@
+//! From a job to what the engine takes.
+
+use crate::args::JobArgs;
+use crate::failure::Failure;
+use crate::job::{self, Job, ModelSource, Recompute, ResolvedJob};
+use crate::machine;
+use memwall_engine::{AdamWSettings, Decay, EngineError, Keep, Prediction, Schedule, Settings, predict};
+use memwall_layout::Mesh;
+use memwall_model::{ModelConfig, ModelSpec};
+use memwall_tensor::Description;
+
+/// Where ranks lie; the job file has no key for it yet.
+pub(crate) const MESH: Mesh = Mesh::SINGLE;
+
+/// Everything about a job that does not need its data.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) resolved: ResolvedJob,
+    pub(crate) job: Job,
+    pub(crate) spec: ModelSpec,
+    pub(crate) settings: Settings,
+    pub(crate) description: Description,
+    /// Bytes that the run may use.
+    pub(crate) budget: u64,
+}
+
+impl Setup {
+    /// Reads and checks a job file.
+    pub(crate) fn read(args: &JobArgs) -> Result<Self, Failure> {
+        Self::new(job::load(&args.job, &args.set)?.pinned_to(MESH.data_ranks())?)
+    }
+
+    /// Checks a resolved job.
+    pub(crate) fn new(resolved: ResolvedJob) -> Result<Self, Failure> {
+        let job = resolved.validate(MESH.data_ranks())?;
+        let config = model_config(&job.model)?;
+        if job.data.sequence_length > config.max_positions {
+            return Err(Failure::Refused(format!(
+                "data.sequence_length = {} is longer than the model's max_position_embeddings ({})",
+                job.data.sequence_length, config.max_positions
+            )));
+        }
+        let o = &job.optimizer;
+        let settings = Settings {
+            micro_batch: job.train.micro_batch,
+            micro_batches: job.train.micro_batches,
+            sequence: job.data.sequence_length,
+            deterministic: job.train.deterministic,
+            clip: job.train.clip,
+            seed: job.train.seed,
+            keep: match job.memory.recompute {
+                Recompute::None => Keep::ALL,
+                Recompute::Full => Keep::INPUT,
+            },
+            optimizer: AdamWSettings {
+                beta1: o.beta1,
+                beta2: o.beta2,
+                eps: o.eps,
+                weight_decay: o.weight_decay,
+            },
+            schedule: Schedule {
+                peak: o.learning_rate,
+                last: o.final_learning_rate,
+                warmup: o.warmup_steps,
+                steps: job.train.steps,
+                decay: match o.schedule {
+                    job::Schedule::Constant => Decay::Constant,
+                    job::Schedule::Linear => Decay::Linear,
+                    job::Schedule::Cosine => Decay::Cosine,
+                },
+            },
+        };
+        Ok(Self {
+            spec: ModelSpec::new(config),
+            settings,
+            description: Description { threads: job.run.threads.unwrap_or_else(machine::cores) },
+            budget: job.memory.budget.unwrap_or_else(machine::available_memory),
+            resolved,
+            job,
+        })
+    }
+
+    /// What the job costs when `budget` bytes are allowed.
+    pub(crate) fn predict(&self, budget: u64) -> Result<Prediction, EngineError> {
+        predict(&self.spec, &self.settings, self.description, budget, self.job.data.validation > 0.0)
+    }
+}
+
+fn model_config(source: &ModelSource) -> Result<ModelConfig, Failure> {
+    let path = match source {
+        ModelSource::ConfigTable(value) => {
+            return ModelConfig::from_value(value)
+                .map_err(|e| Failure::Refused(format!("[model.config]: {e}")));
+        }
+        ModelSource::ConfigFile(path) => path.clone(),
+        ModelSource::Folder(folder) => folder.join("config.json"),
+    };
+    let text = std::fs::read_to_string(&path)
+        .map_err(|e| Failure::Refused(format!("cannot read the model config {}: {e}", path.display())))?;
+    ModelConfig::from_json(&text).map_err(|e| Failure::Refused(format!("{}: {e}", path.display())))
+}

@@ -1,0 +1,402 @@
+//! `memwall train`: checks, says what it will do, trains, and says what came out.
+
+use crate::advice;
+use crate::args::TrainArgs;
+use crate::batches::Batches;
+use crate::failure::{Failure, Outcome};
+use crate::generate::write_text;
+use crate::job::{ModelSource, show_bytes};
+use crate::machine;
+use crate::plan::{layout_json, peaks_json};
+use crate::progress::Progress;
+use crate::report;
+use crate::run_folder::{Metrics, RunFolder, StepMetrics, bytes_json};
+use crate::setup::Setup;
+use memwall_checkpoint::{ModelFile, RunState, Store, write_model};
+use memwall_comm::Solo;
+use memwall_data::{Corpus, Dataset, Tokenizer};
+use memwall_engine::{EngineError, Part, Prediction, Rank, Sampling};
+use memwall_model::ParamId;
+use memwall_tensor::device::Memory;
+use memwall_tensor::{Cpu, LedgerState};
+use serde_json::json;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Keys that may change when a run goes on: they change what it costs or how long it is, not what it learns
+/// at a step. (With a schedule that decays, other `train.steps` change the rates of the steps to come; the
+/// run says so.)
+const CHANGEABLE: [&str; 9] = [
+    "train.steps",
+    "train.evaluate_every",
+    "train.evaluate_batches",
+    "memory.budget",
+    "memory.recompute",
+    "checkpoint.every",
+    "checkpoint.keep",
+    "run.dir",
+    "run.threads",
+];
+
+/// Trains as the job says.
+pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
+    let setup = Setup::read(&args.job)?;
+    let prediction =
+        setup.predict(setup.budget).map_err(|e| Failure::Refused(advice::does_not_fit(&setup, &e)))?;
+    let tokenizer = Tokenizer::load(&setup.job.data.tokenizer)?;
+    let weights = match &setup.job.model {
+        ModelSource::Folder(folder) => Some(ModelFile::open(folder, &setup.spec).refuse()?),
+        ModelSource::ConfigFile(_) | ModelSource::ConfigTable(_) => None,
+    };
+    let data = read_data(&setup, &tokenizer)?;
+    let folder = RunFolder::enter(&setup.job.run.dir)?;
+    let store = folder.store(setup.job.checkpoint.keep);
+    let from = starting_point(&setup, &folder, &store, args.resume)?;
+
+    print!("{}", report::model(&setup));
+    print!("{}", data_lines(&data));
+    print!("{}", report::schedule(&setup));
+    print!("{}", report::predicted(&prediction, setup.budget));
+    let peak = machine::gemm_peak(setup.description).map_err(|e| Failure::Failed(e.to_string()))?;
+    println!(
+        "machine    {} threads, {}FLOP/s in matrix products (measured)",
+        setup.description.threads,
+        report::count(peak)
+    );
+
+    let device = Cpu::new(setup.description, setup.budget).map_err(|e| Failure::Failed(e.to_string()))?;
+    let rank = Rank::new(device, Box::new(Solo), setup.spec.clone(), setup.settings)?;
+    let mut run = Run { setup: &setup, data: &data, folder: &folder, store, rank, peak, consumed: (0, 0) };
+    run.load(from, weights.as_ref())?;
+    println!("run        {}", folder.root().display());
+    folder.write_job(&setup.resolved)?;
+    let mut metrics = Metrics::open(&folder, run.rank.steps_done())?;
+    let end = run.train(&mut metrics)?;
+    run.export(&tokenizer)?;
+    finish(run, &prediction, &metrics, &end)?;
+    sample(&setup, &folder, &data, &tokenizer)
+}
+
+/// Reads and tokenizes the data, and checks that it belongs to the model.
+fn read_data(setup: &Setup, tokenizer: &Tokenizer) -> Result<Dataset, Failure> {
+    let vocabulary = setup.spec.config.vocab_size;
+    if tokenizer.vocab_size() > vocabulary {
+        return Err(Failure::Refused(format!(
+            "the tokenizer {:?} has {} tokens, but the model's vocab_size is {vocabulary}: give a tokenizer that \
+             belongs to the model, or a larger vocab_size",
+            setup.job.data.tokenizer,
+            tokenizer.vocab_size()
+        )));
+    }
+    let corpus = Corpus::read(&setup.job.data.train, Path::new("."), tokenizer, &mut |_, _| {})?;
+    let d = &setup.job.data;
+    Ok(Dataset::new(corpus, d.validation, d.sequence_length, tokenizer.end_of_document())?)
+}
+
+fn data_lines(data: &Dataset) -> String {
+    format!(
+        "data       {} documents, {} tokens to train on ({} sequences an epoch); {} documents, {} tokens held out\n",
+        data.train_documents(),
+        report::count(data.train_tokens() as f64),
+        data.train_windows(),
+        data.validation_documents(),
+        report::count(data.validation_tokens() as f64),
+    )
+}
+
+/// The checkpoint to go on from, or `None` to begin.
+fn starting_point(
+    setup: &Setup,
+    folder: &RunFolder,
+    store: &Store,
+    resume: bool,
+) -> Result<Option<u64>, Failure> {
+    let root = folder.root().display();
+    let Some(before) = folder.job()? else {
+        if resume && store.latest().refuse()?.is_none() {
+            return Err(Failure::Refused(format!(
+                "there is no run in {root} to go on with; leave out --resume"
+            )));
+        }
+        return store.latest().refuse();
+    };
+    if !resume {
+        return Err(Failure::Refused(format!(
+            "{root} already holds a run; give --resume to go on with it, or another run.dir \
+             (--set run.dir=DIR)"
+        )));
+    }
+    let forbidden: Vec<String> = setup
+        .resolved
+        .differences(&before)
+        .into_iter()
+        .filter(|(key, _, _)| !CHANGEABLE.contains(&key.as_str()))
+        .map(|(key, now, then)| format!("{key} was {then}, now {now}"))
+        .collect();
+    if !forbidden.is_empty() {
+        return Err(Failure::Refused(format!(
+            "--resume goes on with the job of {root}, but {}; take these back, or begin a run in another run.dir",
+            forbidden.join("; ")
+        )));
+    }
+    store.latest().refuse()
+}
+
+/// A run that has started.
+struct Run<'a> {
+    setup: &'a Setup,
+    data: &'a Dataset,
+    folder: &'a RunFolder,
+    store: Store,
+    rank: Rank<Cpu>,
+    /// FLOP/s that MFU refers to.
+    peak: f64,
+    /// Samples and valid tokens consumed so far.
+    consumed: (u64, u64),
+}
+
+/// How the loop of steps ended.
+struct End {
+    seconds: f64,
+    steps: u64,
+}
+
+impl Run<'_> {
+    /// Loads a checkpoint, a model folder, or random values.
+    fn load(&mut self, from: Option<u64>, weights: Option<&ModelFile>) -> Result<(), Failure> {
+        if let Some(step) = from {
+            let state = self.store.load(step, &mut self.rank).refuse()?;
+            if state.data != self.data.fingerprint() {
+                return Err(Failure::Refused(
+                    "the data has changed since the checkpoint was written, so the order of samples cannot go on; \
+                     restore the files of data.train, or begin a run in another run.dir"
+                        .into(),
+                ));
+            }
+            self.consumed = (state.samples, state.tokens);
+            println!("resume     from the checkpoint of step {step}");
+            return Ok(());
+        }
+        match weights {
+            None => self.rank.initialize(),
+            Some(file) => {
+                for (i, p) in self.setup.spec.params.iter().enumerate() {
+                    let (device, dst) = self.rank.part_mut(Part::Weight, ParamId(i));
+                    file.read(&p.name, device, dst).refuse()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn train(&mut self, metrics: &mut Metrics) -> Result<End, Failure> {
+        let steps = self.setup.job.train.steps;
+        let stop = stop_signal();
+        let mut progress = Progress::new(steps, self.rank.steps_done());
+        let start = Instant::now();
+        let first = self.rank.steps_done();
+        while self.rank.steps_done() < steps {
+            let result = self.step();
+            let mut m = match result {
+                Ok(m) => m,
+                Err(e) => {
+                    progress.end();
+                    return Err(self.explain(e));
+                }
+            };
+            let (step, last) = (m.report.step, m.report.step == steps);
+            if self.setup.job.data.validation > 0.0
+                && (last || due(step, self.setup.job.train.evaluate_every))
+            {
+                m.evaluation_loss = Some(self.evaluate()?);
+            }
+            metrics.push(&m)?;
+            progress.step(&m);
+            let stopping = stop.load(Ordering::Relaxed) && !last;
+            if last || stopping || due(step, self.setup.job.checkpoint.every) {
+                self.save()?;
+            }
+            if stopping {
+                progress.end();
+                return Err(Failure::Interrupted(format!(
+                    "stopped after step {step}, which is saved; go on with --resume"
+                )));
+            }
+        }
+        progress.end();
+        Ok(End { seconds: start.elapsed().as_secs_f64(), steps: self.rank.steps_done() - first })
+    }
+
+    fn step(&mut self) -> Result<StepMetrics, EngineError> {
+        let first = self.consumed.0;
+        let t = &self.setup.job.train;
+        let batches = batches(self.setup, self.data);
+        let start = Instant::now();
+        let tokens = batches.valid(first);
+        let mut load = |micro: usize, t: &mut [i32], g: &mut [i32]| batches.fill(first, micro, t, g);
+        let report = self.rank.step(&mut load, tokens)?;
+        let seconds = start.elapsed().as_secs_f64();
+        self.consumed = (first + t.global_batch as u64, self.consumed.1 + tokens);
+        // Padded positions are computed like others, so they count as work.
+        let worked = (t.global_batch * self.setup.settings.sequence) as f64;
+        let flops = worked * self.setup.spec.flops_per_token(self.setup.settings.sequence) as f64;
+        Ok(StepMetrics { report, tokens, seconds, mfu: flops / seconds / self.peak, evaluation_loss: None })
+    }
+
+    fn evaluate(&mut self) -> Result<f64, Failure> {
+        let batches = batches(self.setup, self.data);
+        let n = batches.evaluation_batches(self.setup.job.train.evaluate_batches);
+        let mut load = |micro: usize, t: &mut [i32], g: &mut [i32]| batches.fill_evaluation(micro, t, g);
+        Ok(self.rank.evaluate(n, &mut load, batches.evaluation_valid(n))?)
+    }
+
+    fn save(&self) -> Result<(), Failure> {
+        let state = RunState {
+            step: self.rank.steps_done(),
+            samples: self.consumed.0,
+            tokens: self.consumed.1,
+            data: self.data.fingerprint(),
+            job: self.setup.resolved.to_toml(),
+        };
+        self.store.save(&self.rank, &state).fail().map(|_| ())
+    }
+
+    /// What to say of a step that failed.
+    fn explain(&self, e: EngineError) -> Failure {
+        match e.out_of_memory() {
+            Some(_) => Failure::Failed(advice::does_not_fit(self.setup, &e)),
+            None => e.into(),
+        }
+    }
+
+    /// Writes the folder that transformers loads as it is.
+    fn export(&self, tokenizer: &Tokenizer) -> Result<(), Failure> {
+        let disk = self.folder.disk();
+        let partial = self.folder.path("export.partial");
+        disk.remove_folder(&partial).fail()?;
+        disk.make_folder(&partial).fail()?;
+        write_model(disk, &partial, &self.rank).fail()?;
+        let config = self.setup.spec.config.to_export_json("float32", tokenizer.end_of_document());
+        disk.replace(&partial.join("config.json"), format!("{config:#}\n").as_bytes()).fail()?;
+        tokenizer.write_hf_files(&partial).map_err(|e| Failure::Failed(e.to_string()))?;
+        self.folder.swap_in(&partial, "export")
+    }
+}
+
+/// The run's samples in their order.
+fn batches<'a>(setup: &Setup, data: &'a Dataset) -> Batches<'a> {
+    let t = &setup.job.train;
+    Batches::new(data, t.seed, t.global_batch, t.micro_batch)
+}
+
+fn due(step: u64, every: Option<u64>) -> bool {
+    every.is_some_and(|n| step.is_multiple_of(n))
+}
+
+/// Set when the user presses Ctrl-C; a second time ends the process at once.
+fn stop_signal() -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = stop.clone();
+    // Without a handler Ctrl-C ends the process as usual, and the last checkpoint stands.
+    let _ = ctrlc::set_handler(move || {
+        if flag.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        eprintln!("stopping after this step (again to stop at once)");
+    });
+    stop
+}
+
+/// Writes the summary and says where things are.
+fn finish(run: Run<'_>, prediction: &Prediction, metrics: &Metrics, end: &End) -> Result<(), Failure> {
+    let measured: LedgerState = run.rank.device().ledger().state();
+    let predicted = &prediction.run;
+    let equal = measured.peak_of_each == predicted.peak_of_each
+        && measured.at_peak == predicted.at_peak
+        && measured.reserved == predicted.reserved;
+    let resident = machine::peak_resident();
+    let summary = json!({
+        "layout": layout_json(),
+        "parameters": run.setup.spec.parameter_count(),
+        "steps": run.rank.steps_done(),
+        "tokens": run.consumed.1,
+        "final_loss": metrics.last("loss"),
+        "evaluation_loss": metrics.last("evaluation_loss"),
+        "median_tokens_per_second": metrics.median("tokens_per_second"),
+        "median_mfu": metrics.median("mfu"),
+        "gemm_peak_flops": run.peak,
+        "threads": run.setup.description.threads,
+        "memory": {
+            "predicted": peaks_json(predicted),
+            "measured": peaks_json(&measured),
+            "equal": equal,
+            "lasting": bytes_json(&prediction.initial.live),
+            "budget_bytes": run.setup.budget,
+            "peak_resident_bytes": resident,
+        },
+    });
+    run.folder.write_summary(&summary)?;
+    println!("done       {} steps in {}", end.steps, report::duration(end.seconds));
+    if let (Some(loss), Some(rate), Some(mfu)) =
+        (metrics.last("loss"), metrics.median("tokens_per_second"), metrics.median("mfu"))
+    {
+        let held_out =
+            metrics.last("evaluation_loss").map_or(String::new(), |l| format!(", held-out loss {l:.4}"));
+        println!(
+            "           loss {loss:.4}{held_out}; median {} tokens/s, MFU {:.0}%",
+            report::count(rate),
+            100.0 * mfu
+        );
+    }
+    if end.steps > 0 {
+        print!("{}", report::compared(predicted, &measured));
+        if !equal {
+            eprintln!(
+                "memwall: predicted and measured memory differ: this is a defect of memwall, please report it"
+            );
+        }
+    }
+    if let Some(resident) = resident {
+        println!("           {} resident at most, program and data included", show_bytes(resident));
+    }
+    for (what, name) in [
+        ("metrics", "metrics.jsonl"),
+        ("summary", "summary.json"),
+        ("saved", "checkpoints"),
+        ("model", "export"),
+    ] {
+        println!("{what:<10} {}", run.folder.path(name).display());
+    }
+    Ok(())
+}
+
+/// Shows what the trained model writes after the first held-out tokens.
+fn sample(setup: &Setup, folder: &RunFolder, data: &Dataset, tokenizer: &Tokenizer) -> Result<(), Failure> {
+    const PROMPT: usize = 24;
+    const WRITTEN: usize = 160;
+    let t = data.sequence_length();
+    let (mut tokens, mut targets) = (vec![0; t], vec![0; t]);
+    if data.validation_windows() > 0 {
+        data.fill_validation(0, &mut tokens, &mut targets);
+    } else {
+        data.fill_train(0, &mut tokens, &mut targets);
+    }
+    let prompt: Vec<u32> = tokens.iter().take(PROMPT.min(t / 2)).map(|id| *id as u32).collect();
+    let prompt = tokenizer.decode(&prompt);
+    let sampling = Sampling { temperature: 0.7, top_k: 40, top_p: 0.95, seed: setup.job.train.seed };
+    let mut text = String::new();
+    let threads = setup.description.threads;
+    write_text(&folder.path("export"), &prompt, WRITTEN, sampling, threads, &mut |piece| {
+        text.push_str(piece);
+        true
+    })?;
+    println!("sample     after {prompt:?} it writes:");
+    for line in text.lines() {
+        println!("         | {line}");
+    }
+    let export = folder.path("export");
+    println!("more       memwall generate {} --prompt \"...\"", export.display());
+    Ok(())
+}

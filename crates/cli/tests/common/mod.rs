@@ -1,0 +1,122 @@
+//! What the whole-program tests share: a folder with a little text and a job, and the program.
+#![allow(dead_code)]
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A folder of its own, with text, and a job that takes a second.
+pub struct Place {
+    dir: tempfile::TempDir,
+}
+
+pub const JOB: &str = r#"
+[model.config]
+hidden_size = 24
+intermediate_size = 40
+num_hidden_layers = 2
+num_attention_heads = 4
+num_key_value_heads = 2
+vocab_size = 257
+
+[data]
+train = ["text/*.txt"]
+tokenizer = "bytes"
+sequence_length = 33
+validation = 0.1
+
+[train]
+steps = 12
+micro_batch = 2
+global_batch = 6
+seed = 3
+evaluate_every = 5
+
+[optimizer]
+learning_rate = 3e-3
+warmup_steps = 2
+
+[checkpoint]
+every = 4
+keep = 2
+
+[run]
+dir = "run"
+threads = 2
+"#;
+
+impl Place {
+    pub fn new() -> Self {
+        let place = Self { dir: tempfile::tempdir().unwrap() };
+        std::fs::create_dir(place.path("text")).unwrap();
+        for (i, word) in ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot"].iter().enumerate() {
+            let text = format!("{word} {i} says: {word}!\n").repeat(20 + 7 * i);
+            std::fs::write(place.path(&format!("text/{word}.txt")), text).unwrap();
+        }
+        place.write("job.toml", JOB);
+        place
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut c = Command::new(env!("CARGO_BIN_EXE_memwall"));
+        c.args(args).current_dir(self.dir.path());
+        c
+    }
+
+    pub fn memwall(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Runs and expects success; returns what was printed.
+    pub fn ok(&self, args: &[&str]) -> String {
+        let out = self.memwall(args);
+        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    }
+
+    /// Runs and expects a refusal with exit code 2; returns the message.
+    pub fn refused(&self, args: &[&str]) -> String {
+        let out = self.memwall(args);
+        let text = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {text}");
+        assert!(!text.contains("panicked"), "{text}");
+        text
+    }
+
+    pub fn json(&self, name: &str) -> Value {
+        serde_json::from_str(&std::fs::read_to_string(self.path(name)).unwrap()).unwrap()
+    }
+
+    /// The objects of metrics.jsonl without what a clock decides.
+    pub fn metrics(&self, run: &str) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.path(run).join("metrics.jsonl")).unwrap();
+        text.lines()
+            .map(|l| {
+                let mut v: Value = serde_json::from_str(l).unwrap();
+                for key in ["seconds", "tokens_per_second", "mfu"] {
+                    assert!(v.as_object_mut().unwrap().remove(key).unwrap().is_number());
+                }
+                v
+            })
+            .collect()
+    }
+}
+
+/// All bytes of the files in a folder, by name.
+pub fn contents(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .map(|p| (p.file_name().unwrap().to_string_lossy().into_owned(), std::fs::read(p).unwrap()))
+        .collect();
+    files.sort();
+    files
+}

@@ -1,0 +1,109 @@
+//! Bad input: a clear message, exit code 2, nothing started, nothing half-written.
+
+mod common;
+
+use common::{JOB, Place};
+
+/// Each `--set`, and words that the message must have.
+#[test]
+fn bad_values_are_refused_before_anything_starts() {
+    let p = Place::new();
+    for (set, words) in [
+        ("train.stepz=3", &["stepz", "train.steps"][..]),
+        ("trian.steps=3", &["trian", "train"]),
+        ("train.steps=\"many\"", &["train.steps", "whole number"]),
+        ("train.global_batch=7", &["6", "8", "global_batch"]),
+        ("memory.recompute=\"ful\"", &["recompute", "full"]),
+        ("optimizer.schedule=\"cosin\"", &["cosine"]),
+        ("optimizer.learning_rate=0", &["learning_rate"]),
+        ("data.validation=0.9", &["data.validation"]),
+        ("data.train=[\"nothing/*.txt\"]", &["nothing/*.txt", "matches no file"]),
+        ("data.tokenizer=\"no.json\"", &["no.json"]),
+        ("data.sequence_length=5000", &["max_position_embeddings"]),
+        ("model.config.hidden_size=0", &["hidden_size"]),
+        ("model.config.vocab_size=100", &["vocab_size", "257"]),
+        ("model.config.model_type=\"mixtral\"", &["mixtral", "supported"]),
+        ("model.config.attention_bias=true", &["attention_bias"]),
+        ("model.path=\"elsewhere\"", &["model.path", "model.config"]),
+        ("memory.budget=\"64 KiB\"", &["budget"]),
+        ("nonsense", &["nonsense", "section.key=value"]),
+    ] {
+        let text = p.refused(&["train", "job.toml", "--set", set]).to_lowercase();
+        for word in words {
+            assert!(text.contains(&word.to_lowercase()), "{set}: no {word:?} in {text}");
+        }
+        assert!(!p.path("run/job.toml").exists(), "{set} started a run");
+    }
+}
+
+#[test]
+fn a_job_that_does_not_fit_gets_advice_that_fits() {
+    let p = Place::new();
+    let budget = "memory.budget=\"1200 KiB\"";
+    let text = p.refused(&["train", "job.toml", "--set", budget]);
+    for word in ["1.17 MiB", "activations", "What fits", "train.micro_batch = 1", "memory.budget"] {
+        assert!(text.contains(word), "no {word:?} in {text}");
+    }
+    assert_eq!(text, p.refused(&["plan", "job.toml", "--set", budget]));
+    // The advice is true.
+    p.ok(&["train", "job.toml", "--set", budget, "--set", "train.micro_batch=1"]);
+}
+
+#[test]
+fn a_job_file_that_is_not_there_or_not_toml_is_named() {
+    let p = Place::new();
+    assert!(p.refused(&["train", "no.toml"]).contains("no.toml"));
+    p.write("bad.toml", "[train\nsteps = 1");
+    let text = p.refused(&["plan", "bad.toml"]);
+    assert!(text.contains("bad.toml") && text.contains("line 1"), "{text}");
+}
+
+#[test]
+fn a_run_folder_that_holds_a_run_is_not_overwritten() {
+    let p = Place::new();
+    p.ok(&["train", "job.toml"]);
+    let before = std::fs::read(p.path("run/metrics.jsonl")).unwrap();
+    assert!(p.refused(&["train", "job.toml"]).contains("--resume"));
+    let text = p.refused(&["train", "job.toml", "--resume", "--set", "train.seed=4"]);
+    assert!(text.contains("train.seed was 3, now 4"), "{text}");
+    p.write("text/new.txt", "more text than before");
+    assert!(p.refused(&["train", "job.toml", "--resume"]).contains("data has changed"));
+    assert_eq!(std::fs::read(p.path("run/metrics.jsonl")).unwrap(), before);
+    assert!(p.refused(&["train", "job.toml", "--resume", "--set", "run.dir=none"]).contains("no run"));
+}
+
+#[test]
+fn two_runs_never_share_a_folder() {
+    let p = Place::new();
+    p.write("long.toml", &JOB.replace("steps = 12", "steps = 100000"));
+    let mut first = p.command(&["train", "long.toml"]).stdout(std::process::Stdio::null()).spawn().unwrap();
+    while !p.path("run/metrics.jsonl").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let text = p.refused(&["train", "long.toml", "--resume"]);
+    let _ = first.kill();
+    let _ = first.wait();
+    assert!(text.contains("in use"), "{text}");
+}
+
+#[test]
+fn broken_model_folders_are_refused_by_file_and_tensor() {
+    let p = Place::new();
+    p.ok(&["train", "job.toml", "--set", "train.steps=2", "--set", "optimizer.warmup_steps=0"]);
+    let generate = |folder: &str| p.refused(&["generate", folder, "--prompt", "a"]);
+    assert!(generate("nowhere").contains("nowhere"));
+    let model = p.path("run/export/model.safetensors");
+    let whole = std::fs::read(&model).unwrap();
+    std::fs::write(&model, &whole[..whole.len() - 9]).unwrap();
+    assert!(generate("run/export").contains("not a whole safetensors file"));
+    std::fs::write(&model, [255u8; 40]).unwrap();
+    assert!(generate("run/export").contains("header"));
+    let at = whole.windows(8).position(|w| w == b"k_proj.w").unwrap();
+    let mut renamed = whole.clone();
+    renamed[at] = b'j';
+    std::fs::write(&model, &renamed).unwrap();
+    let text = generate("run/export");
+    assert!(text.contains("k_proj.weight is missing") && text.contains("j_proj"), "{text}");
+    std::fs::remove_file(&model).unwrap();
+    assert!(generate("run/export").contains("model.safetensors"));
+}

@@ -1,0 +1,229 @@
+//! What happens when a step cannot be carried out: who is named, and what is left as it was.
+
+mod common;
+
+use common::jobs::{Batch, Job, Sizes, change, param, params, state_bits, trace};
+use common::{settings, weight};
+use memwall_comm::{Collective, CommError, Group, Pending, Solo};
+use memwall_engine::{EngineError, Rank, Settings};
+use memwall_model::ParamId;
+use memwall_tensor::device::Memory;
+use memwall_tensor::{Cpu, Description, Tensor};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The small model in either mode.
+fn job(deterministic: bool) -> Job {
+    Job::small(Settings { deterministic, micro_batches: 2, ..settings() })
+}
+
+/// What was not finite and which tensor was named, of a step that must fail and change nothing.
+fn refused(rank: &mut Rank<Cpu>, batch: &Batch) -> (&'static str, String) {
+    let (before, done) = (state_bits(rank), rank.steps_done());
+    let error = batch.step(rank).unwrap_err();
+    let EngineError::NotFinite { step, what, ref tensor } = error else { panic!("{error}") };
+    assert_eq!((step, rank.steps_done()), (done + 1, done));
+    assert!(state_bits(rank) == before, "weights or moments changed beside: {error}");
+    assert!(error.to_string().contains(tensor), "{error}");
+    (what, tensor.clone())
+}
+
+/// Tenstorrent issue 951: one bad weight makes everything bad, and only its name helps.
+#[test]
+fn ts_951_the_first_non_finite_tensor_is_named() {
+    for deterministic in [false, true] {
+        let job = job(deterministic);
+        let batch = job.batch(1);
+        let mut rank = job.on_cpu();
+        // Not the first step, so that there are moments to spoil.
+        job.batch(0).step(&mut rank).unwrap();
+        for p in params(&rank) {
+            // A row of the embedding is read only where the batch has its token.
+            let at = if p == ParamId(0) { batch.tokens[0] as usize * Sizes::SMALL.hidden } else { 0 };
+            let healthy = weight(&rank, p.0);
+            for poison in [f32::NAN, f32::INFINITY] {
+                change(&mut rank, p, |i, x| if i == at { poison } else { x });
+                let name = format!("the weight {}", rank.spec().param(p).name);
+                assert_eq!(refused(&mut rank, &batch).1, name);
+                change(&mut rank, p, |i, _| healthy[i]);
+            }
+        }
+        // Of two, the first in the order of the forward pass.
+        for name in ["lm_head.weight", "model.layers.1.mlp.up_proj.weight"] {
+            let p = param(rank.spec(), name);
+            change(&mut rank, p, |_, _| f32::NAN);
+            assert_eq!(refused(&mut rank, &batch).1, format!("the weight {name}"));
+        }
+    }
+}
+
+#[test]
+fn a_step_after_a_refused_one_is_as_if_that_had_not_been() {
+    for deterministic in [false, true] {
+        let job = job(deterministic);
+        let batches = [job.batch(0), job.batch(1)];
+        let want = trace(&mut job.on_cpu(), &batches);
+        let mut rank = job.on_cpu();
+        let first = trace(&mut rank, &batches[..1]);
+        let healthy = weight(&rank, 3);
+        change(&mut rank, ParamId(3), |_, _| f32::NAN);
+        refused(&mut rank, &batches[1]);
+        change(&mut rank, ParamId(3), |i, _| healthy[i]);
+        let second = trace(&mut rank, &batches[1..]);
+        assert_eq!([first.steps, second.steps].concat(), want.steps);
+        assert!(second.state == want.state);
+    }
+}
+
+#[test]
+fn a_loss_that_overflows_is_told_as_a_loss() {
+    for deterministic in [false, true] {
+        let job = job(deterministic);
+        let mut rank = job.on_cpu();
+        for name in ["model.norm.weight", "lm_head.weight"] {
+            let p = param(rank.spec(), name);
+            change(&mut rank, p, |_, x| 1e25 * x);
+        }
+        let (what, tensor) = refused(&mut rank, &job.batch(0));
+        assert_eq!(what, "loss");
+        assert!(tensor.starts_with("the gradient of "), "{tensor}");
+        assert!(!job.batch(0).evaluate(&mut rank).unwrap().is_finite());
+    }
+}
+
+#[test]
+fn an_evaluation_of_a_poisoned_model_is_not_finite() {
+    let job = job(false);
+    // One logit of each token is not a number, and it is no target's.
+    let mut batch = job.batch(0);
+    batch.targets.iter_mut().filter(|t| **t == 0).for_each(|t| *t = 1);
+    for poison in [f32::NAN, f32::INFINITY] {
+        let mut rank = job.on_cpu();
+        let head = param(rank.spec(), "lm_head.weight");
+        change(&mut rank, head, |i, x| if i == 0 { poison } else { x });
+        let loss = batch.evaluate(&mut rank).unwrap();
+        assert!(!loss.is_finite(), "{poison} gives {loss}");
+    }
+}
+
+/// A rank whose final norm has a gradient of some thousands, while the loss is finite.
+fn steep(deterministic: bool, factor: f32) -> (Rank<Cpu>, Batch) {
+    let job = job(deterministic);
+    let mut rank = job.on_cpu();
+    let head = param(rank.spec(), "lm_head.weight");
+    change(&mut rank, head, |_, x| factor * x);
+    (rank, job.batch(0))
+}
+
+#[test]
+fn a_gradient_that_overflows_fixed_point_is_named() {
+    let (mut rank, batch) = steep(true, 5e3);
+    let (what, tensor) = refused(&mut rank, &batch);
+    assert_eq!(what, "gradient");
+    assert!(tensor.starts_with("the gradient of "), "{tensor}");
+    // The same gradients fit f32, and so the other mode goes on.
+    let (mut rank, batch) = steep(false, 5e3);
+    assert!(batch.step(&mut rank).unwrap().gradient_norm > 1024.0);
+}
+
+#[test]
+fn a_finite_gradient_whose_norm_is_too_large_is_named() {
+    let (mut rank, batch) = steep(false, 1e9);
+    let (what, tensor) = refused(&mut rank, &batch);
+    assert_eq!(what, "gradient");
+    assert!(tensor.starts_with("the gradient of "), "{tensor}");
+}
+
+#[test]
+fn a_step_whose_targets_are_all_ignored_has_no_loss_and_no_gradient() {
+    for deterministic in [false, true] {
+        let job = job(deterministic);
+        let mut rank = job.on_cpu();
+        let mut batch = job.batch(0);
+        batch.targets.fill(-1);
+        assert_eq!(batch.evaluate(&mut rank).unwrap(), 0.0);
+        let report = batch.step(&mut rank).unwrap();
+        assert_eq!((report.loss, report.gradient_norm), (0.0, 0.0));
+        assert!(params(&rank).all(|p| weight(&rank, p.0).iter().all(|x| x.is_finite())));
+        assert!(job.batch(1).step(&mut rank).unwrap().loss > 0.0);
+    }
+}
+
+#[test]
+fn a_rank_is_a_value_and_may_be_sent() {
+    fn sent<T: Send>(value: T) -> T {
+        value
+    }
+    let job = job(false);
+    let batches = [job.batch(0), job.batch(1)];
+    let want = trace(&mut job.on_cpu(), &batches);
+    let mut rank = sent(job.on_cpu());
+    let first = trace(&mut rank, &batches[..1]);
+    let second = batches[1].clone();
+    let (mut rank, steps) = std::thread::spawn(move || {
+        let steps = trace(&mut rank, &[second]).steps;
+        (rank, steps)
+    })
+    .join()
+    .unwrap();
+    assert_eq!([first.steps, steps].concat(), want.steps);
+    assert!(trace(&mut rank, &[]).state == want.state);
+}
+
+#[test]
+fn ranks_side_by_side_do_not_disturb_each_other() {
+    let run = |seed| {
+        let job = Job::small(Settings { seed, ..settings() });
+        trace(&mut job.on_cpu(), &[job.batch(0), job.batch(1)])
+    };
+    let want = [1, 2, 3].map(run);
+    let got =
+        std::thread::scope(|s| [1, 2, 3].map(|seed| s.spawn(move || run(seed))).map(|t| t.join().unwrap()));
+    assert!(got == want);
+}
+
+/// A group of one whose collectives fail while `broken`.
+struct Flaky(&'static AtomicBool);
+
+impl Group<Cpu> for Flaky {
+    fn rank(&self) -> usize {
+        0
+    }
+    fn size(&self) -> usize {
+        1
+    }
+    fn start(&self, collective: Collective, buffer: Tensor<Cpu>) -> Result<Pending<Cpu>, CommError> {
+        if self.0.load(Ordering::Relaxed) {
+            return Err(CommError { collective, rank: 0, size: 1, reason: "unplugged".into() });
+        }
+        Solo.start(collective, buffer)
+    }
+    fn wait(&self, pending: Pending<Cpu>) -> Result<Tensor<Cpu>, CommError> {
+        Solo.wait(pending)
+    }
+}
+
+#[test]
+fn a_collective_that_fails_is_an_error_every_time_and_never_a_panic() {
+    static BROKEN: AtomicBool = AtomicBool::new(true);
+    let job = job(false);
+    let spec = job.sizes.spec();
+    let mut rank = Rank::new(common::cpu(2), Box::new(Flaky(&BROKEN)), spec, job.settings).unwrap();
+    rank.initialize();
+    let before = state_bits(&rank);
+    for _ in 0..2 {
+        assert!(matches!(job.batch(0).step(&mut rank), Err(EngineError::Comm(_))));
+        assert!(matches!(job.batch(0).evaluate(&mut rank), Err(EngineError::Comm(_))));
+    }
+    assert!(state_bits(&rank) == before);
+}
+
+#[test]
+fn a_rank_that_does_not_fit_is_an_error_that_says_what_and_gives_everything_back() {
+    let spec = Sizes::SMALL.spec();
+    let device = Cpu::new(Description { threads: 1 }, 1 << 19).unwrap();
+    let ledger = device.ledger().clone();
+    let error = Rank::new(device, Box::new(Solo), spec, settings()).err().expect("no room");
+    let what = error.out_of_memory().expect("out of memory");
+    assert!(what.requested > 0 && what.budget == 1 << 19, "{error}");
+    assert_eq!(ledger.state().live.total(), 0);
+}
