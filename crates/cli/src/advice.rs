@@ -41,8 +41,10 @@ fn ways(setup: &Setup) -> Vec<(String, u64)> {
     let mut micro = setup.job.train.micro_batch;
     let mut sizes = vec![micro];
     while micro > 1 {
-        micro =
-            (1..micro).rev().find(|m| setup.job.train.global_batch.is_multiple_of(*m) && *m <= micro / 2).unwrap_or(1);
+        micro = (1..micro)
+            .rev()
+            .find(|m| setup.job.train.global_batch.is_multiple_of(*m) && *m <= micro / 2)
+            .unwrap_or(1);
         sizes.push(micro);
     }
     for recompute in ["none", "full"] {

@@ -6,7 +6,7 @@
 
 use super::family::kernel;
 use super::{Cpu, M, S, Shared};
-use crate::device::{Linear, MatmulDims, MatmulLayout};
+use crate::device::{Linear, MatmulDims, MatmulLayout, Memory};
 use crate::math::dot16;
 
 /// Rows of a task's block; a multiple of every family's tile.
@@ -63,16 +63,28 @@ impl Linear for Cpu {
             MatmulLayout::Nn => (Operand { data: a, row: k, col: 1 }, Operand { data: b, row: 1, col: n }),
             MatmulLayout::Tn => (Operand { data: a, row: 1, col: m }, Operand { data: b, row: 1, col: n }),
         };
-        let (rows, cols) = (m.div_ceil(MC), n.div_ceil(NC));
+        let (mc, nc) = block_size(m, n, self.description().threads);
+        let (rows, cols) = (m.div_ceil(mc), n.div_ceil(nc));
         self.parallel(rows * cols, |t| {
-            let (i, j) = (t % rows * MC, t / rows * NC);
-            let block = Block { i, m: MC.min(m - i), j, n: NC.min(n - j) };
+            let (i, j) = (t % rows * mc, t / rows * nc);
+            let block = Block { i, m: mc.min(m - i), j, n: nc.min(n - j) };
             // SAFETY: the scratch is this thread's, and long enough for both packed operands.
             let (pa, pb) =
                 unsafe { (self.scratch().part(0, MC * KC), self.scratch().part(MC * KC, NC * KC)) };
             multiply_block(self.family, a, b, block, k, n, shared, accumulate, pa, pb);
         });
     }
+}
+
+/// Rows and columns of a task's block: as large as scratch allows, but small enough that a few tasks come to each
+/// thread. No blocking changes a bit.
+fn block_size(m: usize, n: usize, threads: usize) -> (usize, usize) {
+    let (mut mc, mut nc) = (MC, NC);
+    let tasks = |mc, nc| m.div_ceil(mc) * n.div_ceil(nc);
+    while threads > 1 && tasks(mc, nc) < 3 * threads && (mc > MC / 4 || nc > NC / 4) {
+        if nc.min(n) >= mc.min(m) && nc > NC / 4 || mc <= MC / 4 { nc /= 2 } else { mc /= 2 }
+    }
+    (mc, nc)
 }
 
 kernel! {
@@ -113,7 +125,7 @@ fn multiply_block(
             pa: &mut [f32],
             pb: &mut [f32],
         ) {
-            block_loop::<14, 32>(a, b, block, k, ldc, c, acc, pa, pb);
+            block_loop::<6, 32>(a, b, block, k, ldc, c, acc, pa, pb);
         }
         #[target_feature(enable = "avx2,fma")]
         fn avx2(
