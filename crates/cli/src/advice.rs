@@ -16,12 +16,11 @@ pub(crate) fn does_not_fit(setup: &Setup, error: &EngineError) -> String {
     // help less; a larger budget costs hardware.
     let ways = ways(setup);
     if ways.is_empty() {
-        text.push_str("No smaller micro-batch and no recomputation fits either.\n");
-    } else {
-        text.push_str("What fits (each has been dry-run):\n");
-        for (what, bytes) in ways {
-            let _ = writeln!(text, "  {what}: {}", show_bytes(bytes));
-        }
+        text.push_str("No smaller micro-batch and no recomputation fits this budget. ");
+    }
+    text.push_str("What fits (dry-run):\n");
+    for (what, bytes) in ways {
+        let _ = writeln!(text, "  {what}: {}", show_bytes(bytes));
     }
     if let Ok(p) = setup.predict(1 << 46) {
         let need = p.run.reserved;
