@@ -7,7 +7,7 @@ use memwall_engine::StepReport;
 use memwall_tensor::ByCategory;
 use serde_json::{Map, Value, json};
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
 /// A run folder that this process alone writes to.
@@ -129,13 +129,24 @@ pub(crate) fn bytes_json(bytes: &ByCategory) -> Value {
     Value::Object(map)
 }
 
-/// metrics.jsonl: one object a step.
+/// metrics.jsonl: one object a step. Only the file remembers all steps, so that a long run's memory stays flat.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     file: File,
     path: PathBuf,
-    /// All steps so far, as written.
-    pub(crate) steps: Vec<Value>,
+}
+
+/// What a whole run's metrics come to.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    /// Loss of the last step.
+    pub(crate) final_loss: Option<f64>,
+    /// Held-out loss of the last evaluation.
+    pub(crate) evaluation_loss: Option<f64>,
+    /// Median over the steps.
+    pub(crate) tokens_per_second: Option<f64>,
+    /// Median over the steps.
+    pub(crate) mfu: Option<f64>,
 }
 
 impl Metrics {
@@ -143,45 +154,76 @@ impl Metrics {
     /// will write them again.
     pub(crate) fn open(folder: &RunFolder, step: u64) -> Result<Self, Failure> {
         let path = folder.path("metrics.jsonl");
-        let text = match std::fs::read(&path) {
-            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(e) => return Err(Failure::Refused(format!("cannot read {}: {e}", path.display()))),
-        };
-        let steps: Vec<Value> = text
-            .lines()
-            .map_while(|l| serde_json::from_str::<Value>(l).ok())
-            .take_while(|v| v["step"].as_u64().is_some_and(|s| s <= step))
-            .collect();
-        let kept: String = steps.iter().map(|v| format!("{v}\n")).collect();
-        folder.disk.replace(&path, kept.as_bytes()).refuse()?;
-        let file = OpenOptions::new()
-            .append(true)
-            .open(&path)
-            .map_err(|e| Failure::Refused(format!("cannot write {}: {e}", path.display())))?;
-        Ok(Self { file, path, steps })
+        let cannot = |e: std::io::Error| Failure::Refused(format!("cannot use {}: {e}", path.display()));
+        let mut file = OpenOptions::new().read(true).append(true).create(true).open(&path).map_err(cannot)?;
+        let kept = kept_bytes(&mut BufReader::new(&mut file), step).map_err(cannot)?;
+        file.set_len(kept).map_err(cannot)?;
+        Ok(Self { file, path })
     }
 
     /// Appends a step.
     pub(crate) fn push(&mut self, m: &StepMetrics) -> Result<(), Failure> {
-        let value = m.to_json();
         self.file
-            .write_all(format!("{value}\n").as_bytes())
-            .map_err(|e| Failure::Failed(format!("cannot write {}: {e}", self.path.display())))?;
-        self.steps.push(value);
-        Ok(())
+            .write_all(format!("{}\n", m.to_json()).as_bytes())
+            .map_err(|e| Failure::Failed(format!("cannot write {}: {e}", self.path.display())))
     }
 
-    /// Median of a number over all steps; `None` without steps.
-    pub(crate) fn median(&self, key: &str) -> Option<f64> {
-        let mut values: Vec<f64> = self.steps.iter().filter_map(|v| v[key].as_f64()).collect();
-        values.sort_by(f64::total_cmp);
-        let n = values.len();
-        (n > 0).then(|| (values[(n - 1) / 2] + values[n / 2]) / 2.0)
+    /// Reads the file once more.
+    pub(crate) fn totals(&self) -> Result<Totals, Failure> {
+        let cannot = |e: std::io::Error| Failure::Failed(format!("cannot read {}: {e}", self.path.display()));
+        let file = File::open(&self.path).map_err(cannot)?;
+        let (mut totals, mut rates, mut mfus) = (Totals::default(), Vec::new(), Vec::new());
+        for line in BufReader::new(file).lines() {
+            let v: Value = serde_json::from_str(&line.map_err(cannot)?).unwrap_or_default();
+            totals.final_loss = v["loss"].as_f64().or(totals.final_loss);
+            totals.evaluation_loss = v["evaluation_loss"].as_f64().or(totals.evaluation_loss);
+            rates.extend(v["tokens_per_second"].as_f64());
+            mfus.extend(v["mfu"].as_f64());
+        }
+        Ok(Totals { tokens_per_second: median(rates), mfu: median(mfus), ..totals })
+    }
+}
+
+/// Length of the whole lines up to and including that of `step`.
+fn kept_bytes(lines: &mut impl BufRead, step: u64) -> std::io::Result<u64> {
+    let (mut kept, mut line) = (0, Vec::new());
+    loop {
+        line.clear();
+        let n = lines.read_until(b'\n', &mut line)? as u64;
+        let value = serde_json::from_slice::<Value>(&line).ok().filter(|_| line.ends_with(b"\n"));
+        if value.and_then(|v| v["step"].as_u64()).is_none_or(|s| s > step) {
+            return Ok(kept);
+        }
+        kept += n;
+    }
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let n = values.len();
+    (n > 0).then(|| (values[(n - 1) / 2] + values[n / 2]) / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_later_steps_and_a_line_that_was_cut_off_are_dropped() {
+        let two = "{\"step\":1}\n{\"step\":2}\n";
+        let kept = |text: &str, step| kept_bytes(&mut text.as_bytes(), step).unwrap() as usize;
+        assert_eq!(kept(two, 5), two.len());
+        assert_eq!(kept(two, 1), two.len() / 2);
+        assert_eq!(kept(two, 0), 0);
+        assert_eq!(kept(&two[..two.len() - 1], 5), two.len() / 2);
+        assert_eq!(kept("", 5), 0);
+        assert_eq!(kept("garbage\n{\"step\":1}\n", 5), 0);
     }
 
-    /// The last value of a number.
-    pub(crate) fn last(&self, key: &str) -> Option<f64> {
-        self.steps.iter().rev().find_map(|v| v[key].as_f64())
+    #[test]
+    fn the_median_of_an_even_number_lies_between() {
+        assert_eq!(median(vec![3.0, 1.0]), Some(2.0));
+        assert_eq!(median(vec![3.0, 1.0, 9.0]), Some(3.0));
+        assert_eq!(median(vec![]), None);
     }
 }

@@ -311,6 +311,7 @@ fn stop_signal() -> Arc<AtomicBool> {
 
 /// Writes the summary and says where things are.
 fn finish(run: Run<'_>, prediction: &Prediction, metrics: &Metrics, end: &End) -> Result<(), Failure> {
+    let totals = metrics.totals()?;
     let measured: LedgerState = run.rank.device().ledger().state();
     let predicted = &prediction.run;
     let equal = measured.peak_of_each == predicted.peak_of_each
@@ -322,10 +323,10 @@ fn finish(run: Run<'_>, prediction: &Prediction, metrics: &Metrics, end: &End) -
         "parameters": run.setup.spec.parameter_count(),
         "steps": run.rank.steps_done(),
         "tokens": run.consumed.1,
-        "final_loss": metrics.last("loss"),
-        "evaluation_loss": metrics.last("evaluation_loss"),
-        "median_tokens_per_second": metrics.median("tokens_per_second"),
-        "median_mfu": metrics.median("mfu"),
+        "final_loss": totals.final_loss,
+        "evaluation_loss": totals.evaluation_loss,
+        "median_tokens_per_second": totals.tokens_per_second,
+        "median_mfu": totals.mfu,
         "gemm_peak_flops": run.peak,
         "threads": run.setup.description.threads,
         "memory": {
@@ -339,11 +340,8 @@ fn finish(run: Run<'_>, prediction: &Prediction, metrics: &Metrics, end: &End) -
     });
     run.folder.write_summary(&summary)?;
     println!("done       {} steps in {}", end.steps, report::duration(end.seconds));
-    if let (Some(loss), Some(rate), Some(mfu)) =
-        (metrics.last("loss"), metrics.median("tokens_per_second"), metrics.median("mfu"))
-    {
-        let held_out =
-            metrics.last("evaluation_loss").map_or(String::new(), |l| format!(", held-out loss {l:.4}"));
+    if let (Some(loss), Some(rate), Some(mfu)) = (totals.final_loss, totals.tokens_per_second, totals.mfu) {
+        let held_out = totals.evaluation_loss.map_or(String::new(), |l| format!(", held-out loss {l:.4}"));
         println!(
             "           loss {loss:.4}{held_out}; median {} tokens/s, MFU {:.0}%",
             report::count(rate),
