@@ -114,20 +114,19 @@ fn starting_point(
     resume: bool,
 ) -> Result<Option<u64>, Failure> {
     let root = folder.root().display();
-    let Some(before) = folder.job()? else {
-        if resume && store.latest().refuse()?.is_none() {
-            return Err(Failure::Refused(format!(
-                "there is no run in {root} to go on with; leave out --resume"
-            )));
-        }
-        return store.latest().refuse();
-    };
+    let (before, latest) = (folder.job()?, store.latest().refuse()?);
     if !resume {
+        if before.is_none() && latest.is_none() {
+            return Ok(None);
+        }
         return Err(Failure::Refused(format!(
             "{root} already holds a run; give --resume to go on with it, or another run.dir \
              (--set run.dir=DIR)"
         )));
     }
+    let Some(before) = before else {
+        return Err(Failure::Refused(format!("there is no run in {root} to go on with; leave out --resume")));
+    };
     let forbidden: Vec<String> = setup
         .resolved
         .differences(&before)
@@ -141,7 +140,7 @@ fn starting_point(
             forbidden.join("; ")
         )));
     }
-    store.latest().refuse()
+    Ok(latest)
 }
 
 /// A run that has started.

@@ -5,7 +5,7 @@
 //!
 //! - [`Rank`] is one rank's whole state. [`Rank::step`] is the training step, [`Rank::evaluate`] the held-out
 //!   loss.
-//! - The units ([`unit`]) compute; what they keep for backward is a [`Keep`], a value.
+//! - The units ([`mod@unit`]) compute; what they keep for backward is a [`Keep`], a value.
 //! - [`predict`] runs a rank on the dry device.
 //! - [`Generator`] writes text with a key/value cache, from the same pieces of the same units.
 
@@ -17,6 +17,7 @@ mod predict;
 mod rank;
 mod sample;
 mod schedule;
+mod settings;
 mod sink;
 pub mod unit;
 mod weights;
@@ -26,7 +27,8 @@ pub use flat::{FlatLayout, FlatUnit, Segment};
 pub use generate::Generator;
 pub use keep::Keep;
 pub use predict::{Prediction, predict};
-pub use rank::{AdamWSettings, Part, Rank, Settings, StepReport};
+pub use rank::Rank;
 pub use sample::{Sampler, Sampling};
 pub use schedule::{Decay, Schedule};
+pub use settings::{AdamWSettings, Load, Part, Settings, StepReport};
 pub use weights::{Lease, Weights};

@@ -1,88 +1,17 @@
 //! One rank: its device, its groups, its state, and the training step.
 
 use crate::error::InUnit;
+use crate::settings::{Load, Part, Settings, StepReport};
 use crate::sink::GradSink;
-use crate::unit::{Block, Embedding, Head, LossSum, Sequences, rope_table};
+use crate::unit::{Block, Embedding, Head, LossSum, rope_table};
 use crate::weights::zeroed;
-use crate::{EngineError, Keep, Schedule, Weights};
+use crate::{EngineError, Keep, Weights};
 use memwall_comm::{Collective, Group};
 use memwall_layout::{Placements, rules};
 use memwall_model::{ModelSpec, ParamId, UnitKind};
 use memwall_tensor::device::{AdamW, Device};
 use memwall_tensor::fixed::{self, Wide};
-use memwall_tensor::{ByCategory, Category, DType, Shape, Slice, SliceMut, Tensor, View};
-
-/// AdamW's constants.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AdamWSettings {
-    /// Decay of the first moment.
-    pub beta1: f64,
-    /// Decay of the second moment.
-    pub beta2: f64,
-    /// Added to the root of the second moment.
-    pub eps: f64,
-    /// Decoupled decay of the parameters that decay.
-    pub weight_decay: f64,
-}
-
-/// What a rank is to do: all that decides which operations a step issues.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Settings {
-    /// Sequences in a micro-batch.
-    pub micro_batch: usize,
-    /// Micro-batches in a step.
-    pub micro_batches: usize,
-    /// Tokens in a sequence.
-    pub sequence: usize,
-    /// Whether gradients are summed as integers.
-    pub deterministic: bool,
-    /// Limit of the gradient norm.
-    pub clip: Option<f64>,
-    /// Seed of the initial values.
-    pub seed: u64,
-    /// What blocks keep for backward.
-    pub keep: Keep,
-    /// AdamW's constants.
-    pub optimizer: AdamWSettings,
-    /// Learning rate by step.
-    pub schedule: Schedule,
-}
-
-impl Settings {
-    /// Tokens in a micro-batch.
-    pub fn micro_tokens(&self) -> usize {
-        self.micro_batch * self.sequence
-    }
-}
-
-/// What a step has done.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StepReport {
-    /// The step, from 1.
-    pub step: u64,
-    /// Mean loss over the step's valid tokens.
-    pub loss: f64,
-    /// Gradient norm before clipping.
-    pub gradient_norm: f64,
-    /// Learning rate.
-    pub learning_rate: f64,
-    /// Ledger bytes in use at the end of the step.
-    pub live: ByCategory,
-}
-
-/// A part of a parameter's state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Part {
-    /// The parameter.
-    Weight,
-    /// AdamW's first moment.
-    FirstMoment,
-    /// AdamW's second moment.
-    SecondMoment,
-}
-
-/// Fills the tokens and targets of one micro-batch on the host.
-pub type Load<'a> = &'a mut dyn FnMut(usize, &mut [i32], &mut [i32]);
+use memwall_tensor::{Category, DType, Shape, Slice, SliceMut, Tensor, View};
 
 /// One rank's whole state. It is a value, and may be sent to another thread.
 pub struct Rank<D: Device> {
@@ -272,7 +201,9 @@ impl<D: Device> Rank<D> {
         let scale = 1.0 / valid.max(1) as f64;
         for micro in 0..batches {
             self.load(micro, load);
-            let (mut x, seq) = self.embed()?;
+            let seq = self.settings.sequences(&self.positions, &self.table);
+            let ids = self.tokens.view();
+            let mut x = self.embedding.forward(&self.device, &self.weights.lease(0), ids).in_unit(0)?;
             for (i, block) in self.blocks.iter().enumerate() {
                 let w = self.weights.lease(i + 1);
                 x = block.forward(&self.device, &w, seq, x, &Keep::NOTHING).in_unit(i + 1)?.0;
@@ -306,18 +237,6 @@ impl<D: Device> Rank<D> {
         self.device.write(self.targets.view_mut().slice, bytemuck::cast_slice(&self.host_targets));
     }
 
-    fn embed(&self) -> Result<(Tensor<D>, Sequences<'_, D>), EngineError> {
-        let seq = Sequences {
-            batch: self.settings.micro_batch,
-            length: self.settings.sequence,
-            positions: self.positions.view(),
-            table: self.table.view(),
-        };
-        let x =
-            self.embedding.forward(&self.device, &self.weights.lease(0), self.tokens.view()).in_unit(0)?;
-        Ok((x, seq))
-    }
-
     /// Forward and backward of the micro-batch that is loaded.
     fn forward_backward(&mut self, scale: f64) -> Result<(), EngineError> {
         // Split borrows: units read weights and data while the sink writes gradients.
@@ -330,12 +249,7 @@ impl<D: Device> Rank<D> {
             &mut self.written,
             self.settings.deterministic,
         );
-        let seq = Sequences {
-            batch: self.settings.micro_batch,
-            length: self.settings.sequence,
-            positions: self.positions.view(),
-            table: self.table.view(),
-        };
+        let seq = self.settings.sequences(&self.positions, &self.table);
         let mut x = self.embedding.forward(device, &weights.lease(0), tokens).in_unit(0)?;
         let mut kept = Vec::with_capacity(self.blocks.len());
         for (i, block) in self.blocks.iter().enumerate() {
