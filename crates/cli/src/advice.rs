@@ -1,6 +1,7 @@
 //! What would fit, when a job does not: each way out has been dry-run.
 
 use crate::job::{ResolvedJob, exact_bytes, show_bytes};
+use crate::machine;
 use crate::report;
 use crate::setup::Setup;
 use memwall_engine::EngineError;
@@ -22,7 +23,7 @@ pub(crate) fn does_not_fit(setup: &Setup, error: &EngineError) -> String {
     for (what, bytes) in ways {
         let _ = writeln!(text, "  {what}: {}", show_bytes(bytes));
     }
-    if let Ok(p) = setup.predict(1 << 46) {
+    if let Ok(p) = setup.predict(machine::ADDRESS_SPACE) {
         let need = p.run.reserved;
         let _ = write!(
             text,

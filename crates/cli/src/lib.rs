@@ -2,6 +2,9 @@
 //!
 //! Bad input ends with exit code 2 before anything starts, a failed run with 1.
 
+#[macro_use]
+mod output;
+
 mod advice;
 mod args;
 mod batches;
@@ -29,7 +32,7 @@ pub fn run() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("memwall: {failure}");
+            complain!("memwall: {failure}");
             ExitCode::from(failure.code())
         }
     }

@@ -5,6 +5,9 @@ use memwall_tensor::{Category, Cpu, DType, Description, OutOfMemory, Slice, Slic
 use std::fs::read_to_string;
 use std::time::{Duration, Instant};
 
+/// No budget is larger: a region of this size can still be mapped.
+pub(crate) const ADDRESS_SPACE: u64 = 1 << 46;
+
 /// Threads to compute with when the job does not say.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
@@ -14,7 +17,7 @@ pub(crate) fn cores() -> usize {
 pub(crate) fn available_memory() -> u64 {
     let available = field("/proc/meminfo", "MemAvailable:").unwrap_or(u64::MAX);
     let limit = read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|t| t.trim().parse().ok());
-    available.min(limit.unwrap_or(u64::MAX)).min(1 << 46)
+    available.min(limit.unwrap_or(u64::MAX)).min(ADDRESS_SPACE)
 }
 
 /// The most bytes that this process has had resident.

@@ -15,15 +15,10 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<(), Failure> {
     let setup = Setup::read(&args.job)?;
     let p = setup.predict(setup.budget).map_err(|e| Failure::Refused(advice::does_not_fit(&setup, &e)))?;
     if args.json {
-        println!("{:#}", to_json(&setup, &p));
+        say!("{:#}", to_json(&setup, &p));
     } else {
-        print!(
-            "{}{}{}",
-            report::model(&setup),
-            report::schedule(&setup),
-            report::predicted(&p, setup.budget)
-        );
-        println!(
+        tell!("{}{}{}", report::model(&setup), report::schedule(&setup), report::predicted(&p, setup.budget));
+        say!(
             "step       {}FLOPs of matrix products and attention on the device; {} bytes on the wire",
             report::count(p.step_flops as f64),
             p.step_traffic.total_bytes()

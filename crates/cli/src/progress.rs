@@ -56,7 +56,7 @@ impl Progress {
         }
         let quiet = self.shown.is_some_and(|t| t.elapsed() < QUIET);
         if !quiet || r.step == self.steps || m.evaluation_loss.is_some() {
-            println!("step {}/{}  {text}", r.step, self.steps);
+            say!("step {}/{}  {text}", r.step, self.steps);
             self.shown = Some(Instant::now());
         }
     }

@@ -74,7 +74,7 @@ impl Setup {
             spec: ModelSpec::new(config),
             settings,
             description: Description { threads: job.run.threads.unwrap_or_else(machine::cores) },
-            budget: job.memory.budget.unwrap_or_else(machine::available_memory),
+            budget: job.memory.budget.unwrap_or_else(machine::available_memory).min(machine::ADDRESS_SPACE),
             resolved,
             job,
         })

@@ -55,12 +55,19 @@ pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
     let store = folder.store(setup.job.checkpoint.keep);
     let from = starting_point(&setup, &folder, &store, args.resume)?;
 
-    print!("{}", report::model(&setup));
-    print!("{}", data_lines(&data));
-    print!("{}", report::schedule(&setup));
-    print!("{}", report::predicted(&prediction, setup.budget));
+    tell!("{}", report::model(&setup));
+    tell!("{}", data_lines(&data));
+    tell!("{}", report::schedule(&setup));
+    tell!("{}", report::predicted(&prediction, setup.budget));
+    let available = machine::available_memory();
+    if prediction.run.reserved > available {
+        complain!(
+            "memwall: the budget allows it, but this machine has only {} available: the system may swap or end the run",
+            show_bytes(available)
+        );
+    }
     let peak = machine::gemm_peak(setup.description).map_err(|e| Failure::Failed(e.to_string()))?;
-    println!(
+    say!(
         "machine    {} threads, {}FLOP/s in matrix products (measured)",
         setup.description.threads,
         report::count(peak)
@@ -70,13 +77,17 @@ pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
     let rank = Rank::new(device, Box::new(Solo), setup.spec.clone(), setup.settings)?;
     let mut run = Run { setup: &setup, data: &data, folder: &folder, store, rank, peak, consumed: (0, 0) };
     run.load(from, weights.as_ref())?;
-    println!("run        {}", folder.root().display());
+    say!("run        {}", folder.root().display());
     folder.write_job(&setup.resolved)?;
     let mut metrics = Metrics::open(&folder, run.rank.steps_done())?;
     let end = run.train(&mut metrics)?;
     run.export(&tokenizer)?;
     finish(run, &prediction, &metrics, &end)?;
-    sample(&setup, &folder, &data, &tokenizer)
+    // The run is done and saved: a sample that cannot be had does not make it a failure.
+    if let Err(e) = sample(&setup, &folder, &data, &tokenizer) {
+        say!("sample     none: {e}");
+    }
+    Ok(())
 }
 
 /// Reads and tokenizes the data, and checks that it belongs to the model.
@@ -175,7 +186,7 @@ impl Run<'_> {
                 ));
             }
             self.consumed = (state.samples, state.tokens);
-            println!("resume     from the checkpoint of step {step}");
+            say!("resume     from the checkpoint of step {step}");
             return Ok(());
         }
         match weights {
@@ -303,7 +314,7 @@ fn stop_signal() -> Arc<AtomicBool> {
         if flag.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
-        eprintln!("stopping after this step (again to stop at once)");
+        complain!("stopping after this step (again to stop at once)");
     });
     stop
 }
@@ -338,25 +349,25 @@ fn finish(run: Run<'_>, prediction: &Prediction, metrics: &Metrics, end: &End) -
         },
     });
     run.folder.write_summary(&summary)?;
-    println!("done       {} steps in {}", end.steps, report::duration(end.seconds));
+    say!("done       {} steps in {}", end.steps, report::duration(end.seconds));
     if let (Some(loss), Some(rate), Some(mfu)) = (totals.final_loss, totals.tokens_per_second, totals.mfu) {
         let held_out = totals.evaluation_loss.map_or(String::new(), |l| format!(", held-out loss {l:.4}"));
-        println!(
+        say!(
             "           loss {loss:.4}{held_out}; median {} tokens/s, MFU {:.0}%",
             report::count(rate),
             100.0 * mfu
         );
     }
     if end.steps > 0 {
-        print!("{}", report::compared(predicted, &measured));
+        tell!("{}", report::compared(predicted, &measured));
         if !equal {
-            eprintln!(
+            complain!(
                 "memwall: predicted and measured memory differ: this is a defect of memwall, please report it"
             );
         }
     }
     if let Some(resident) = resident {
-        println!("           {} resident at most, program and data included", show_bytes(resident));
+        say!("           {} resident at most, program and data included", show_bytes(resident));
     }
     for (what, name) in [
         ("metrics", "metrics.jsonl"),
@@ -364,7 +375,7 @@ fn finish(run: Run<'_>, prediction: &Prediction, metrics: &Metrics, end: &End) -
         ("saved", "checkpoints"),
         ("model", "export"),
     ] {
-        println!("{what:<10} {}", run.folder.path(name).display());
+        say!("{what:<10} {}", run.folder.path(name).display());
     }
     Ok(())
 }
@@ -389,11 +400,11 @@ fn sample(setup: &Setup, folder: &RunFolder, data: &Dataset, tokenizer: &Tokeniz
         text.push_str(piece);
         true
     })?;
-    println!("sample     after {prompt:?} it writes:");
+    say!("sample     after {prompt:?} it writes:");
     for line in text.lines() {
-        println!("         | {line}");
+        say!("         | {line}");
     }
     let export = folder.path("export");
-    println!("more       memwall generate {} --prompt \"...\"", export.display());
+    say!("more       memwall generate {} --prompt \"...\"", export.display());
     Ok(())
 }

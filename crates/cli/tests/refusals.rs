@@ -83,9 +83,7 @@ fn two_runs_never_share_a_folder() {
     let p = Place::new();
     p.write("long.toml", &JOB.replace("steps = 12", "steps = 100000"));
     let mut first = p.command(&["train", "long.toml"]).stdout(std::process::Stdio::null()).spawn().unwrap();
-    while !p.path("run/metrics.jsonl").exists() {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    p.wait_for_steps(&mut first, "run");
     let text = p.refused(&["train", "long.toml", "--resume"]);
     let _ = first.kill();
     let _ = first.wait();

@@ -137,9 +137,9 @@ fn a_run_that_is_killed_and_resumed_equals_one_that_was_not() {
 fn ctrl_c_saves_and_says_how_to_go_on() {
     let p = Place::new();
     p.write("job.toml", &JOB.replace("steps = 12", "steps = 100000").replace("every = 4", "every = 0"));
-    let child =
+    let mut child =
         p.command(&["train", "job.toml"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(1500));
+    p.wait_for_steps(&mut child, "run");
     let pid = child.id().to_string();
     assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
     let out = child.wait_with_output().unwrap();
@@ -149,6 +149,16 @@ fn ctrl_c_saves_and_says_how_to_go_on() {
     let step = p.metrics("run").len() as u64;
     p.ok(&["train", "job.toml", "--resume", "--set", &format!("train.steps={}", step + 2)]);
     assert_eq!(p.metrics("run").len() as u64, step + 2);
+}
+
+#[test]
+fn a_reader_that_goes_away_does_not_end_a_run() {
+    let p = Place::new();
+    let mut child =
+        p.command(&["train", "job.toml"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop((child.stdout.take(), child.stderr.take()));
+    assert!(child.wait().unwrap().success());
+    assert_eq!(p.metrics("run").len(), 12);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 
 /// A folder of its own, with text, and a job that takes a second.
 pub struct Place {
@@ -89,6 +89,15 @@ impl Place {
         assert_eq!(out.status.code(), Some(2), "{args:?}: {text}");
         assert!(!text.contains("panicked"), "{text}");
         text
+    }
+
+    /// Waits until a run has written its first step.
+    pub fn wait_for_steps(&self, child: &mut Child, run: &str) {
+        let metrics = self.path(run).join("metrics.jsonl");
+        while std::fs::read(&metrics).map_or(0, |m| m.len()) == 0 {
+            assert!(child.try_wait().unwrap().is_none(), "the run ended before its first step");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
     }
 
     pub fn json(&self, name: &str) -> Value {
