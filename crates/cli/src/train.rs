@@ -75,7 +75,16 @@ pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
 
     let device = Cpu::new(setup.description, setup.budget).map_err(|e| Failure::Failed(e.to_string()))?;
     let rank = Rank::new(device, Box::new(Solo), setup.spec.clone(), setup.settings)?;
-    let mut run = Run { setup: &setup, data: &data, folder: &folder, store, rank, peak, consumed: (0, 0) };
+    let mut run = Run {
+        setup: &setup,
+        data: &data,
+        folder: &folder,
+        store,
+        rank,
+        peak,
+        fingerprint: data.fingerprint(),
+        consumed: (0, 0),
+    };
     run.load(from, weights.as_ref())?;
     say!("run        {}", folder.root().display());
     folder.write_job(&setup.resolved)?;
@@ -161,6 +170,8 @@ struct Run<'a> {
     folder: &'a RunFolder,
     store: Store,
     rank: Rank<Cpu>,
+    /// Hash of the data: computed once, since it reads all of it.
+    fingerprint: String,
     /// FLOP/s that MFU refers to.
     peak: f64,
     /// Samples and valid tokens consumed so far.
@@ -178,7 +189,7 @@ impl Run<'_> {
     fn load(&mut self, from: Option<u64>, weights: Option<&ModelFile>) -> Result<(), Failure> {
         if let Some(step) = from {
             let state = self.store.load(step, &mut self.rank).refuse()?;
-            if state.data != self.data.fingerprint() {
+            if state.data != self.fingerprint {
                 return Err(Failure::Refused(
                     "the data has changed since the checkpoint was written, so the order of samples cannot go on; \
                      restore the files of data.train, or begin a run in another run.dir"
@@ -267,7 +278,7 @@ impl Run<'_> {
             step: self.rank.steps_done(),
             samples: self.consumed.0,
             tokens: self.consumed.1,
-            data: self.data.fingerprint(),
+            data: self.fingerprint.clone(),
             job: self.setup.resolved.to_toml(),
         };
         self.store.save(&self.rank, &state).fail().map(|_| ())
