@@ -22,6 +22,14 @@ pub enum EngineError {
     /// A collective failed.
     #[error(transparent)]
     Comm(#[from] CommError),
+    /// The group has more ranks than the engine knows to keep in step.
+    #[error(
+        "a group of {size} ranks: gradients are not summed over ranks yet, so only a group of one trains"
+    )]
+    Ranks {
+        /// Ranks in the group.
+        size: usize,
+    },
     /// Loss or gradients are not finite. Parameters and optimizer states are as they were before the step.
     #[error(
         "step {step}: the {what} is not finite, or too large for its exact sum (first found in {tensor}); parameters are as before this step. \

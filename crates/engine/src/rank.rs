@@ -44,13 +44,17 @@ impl<D: Device> Rank<D> {
     /// Allocates all that lives as long as the rank. Parameters are zero until they are initialized or loaded.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Out of memory, or a group of more than one rank.
     pub fn new(
         device: D,
         group: Box<dyn Group<D>>,
         spec: ModelSpec,
         settings: Settings,
     ) -> Result<Self, EngineError> {
+        // Refused rather than trained with each rank's own gradients.
+        if group.size() != 1 {
+            return Err(EngineError::Ranks { size: group.size() });
+        }
         let weights = Weights::new(&device, &spec)?;
         let layout = weights.layout();
         let sum = if settings.deterministic { DType::I64 } else { DType::F32 };

@@ -29,6 +29,14 @@ fn refused(rank: &mut Rank<Cpu>, batch: &Batch) -> (&'static str, String) {
 
 /// Tenstorrent issue 951: one bad weight makes everything bad, and only its name helps.
 #[test]
+fn a_group_of_several_ranks_is_refused_until_gradients_are_summed_over_it() {
+    let r = common::Reference::read(common::FOLDERS[0]);
+    let group = Box::new(memwall_comm::DryGroup::new(0, 2));
+    let e = memwall_engine::Rank::new(common::cpu(1), group, r.spec, common::settings()).err().unwrap();
+    assert_eq!(e, EngineError::Ranks { size: 2 });
+}
+
+#[test]
 fn ts_951_the_first_non_finite_tensor_is_named() {
     for deterministic in [false, true] {
         let job = job(deterministic);
