@@ -5,7 +5,7 @@
 
 use memwall_checkpoint::ModelFile;
 use memwall_engine::Generator;
-use memwall_model::{ModelConfig, ModelSpec, ParamId};
+use memwall_model::{ModelConfig, ModelSpec};
 use memwall_tensor::{Cpu, Description};
 use std::error::Error;
 use std::path::PathBuf;
@@ -17,10 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let spec = ModelSpec::new(ModelConfig::from_json(&std::fs::read_to_string(folder.join("config.json"))?)?);
     let file = ModelFile::open(&folder, &spec)?;
     let mut model = Generator::new(Cpu::new(Description { threads: 2 }, 1 << 34)?, &spec, ids.len())?;
-    for (i, p) in spec.params.iter().enumerate() {
-        let (device, dst) = model.parameter_mut(ParamId(i));
-        file.read(&p.name, device, dst)?;
-    }
+    file.load(&spec, &mut model)?;
     for id in ids {
         println!("{}", serde_json::to_string(&model.read(&[id])?)?);
     }

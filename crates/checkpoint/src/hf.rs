@@ -3,7 +3,7 @@
 use crate::disk::Disk;
 use crate::error::CheckpointError;
 use crate::tensor_file::{self, Entry, TensorFile};
-use memwall_engine::{Part, Rank};
+use memwall_engine::{Parameters, Part, Rank};
 use memwall_model::{ModelSpec, ParamId};
 use memwall_tensor::SliceMut;
 use memwall_tensor::device::Device;
@@ -36,6 +36,22 @@ impl ModelFile {
             name.ends_with("rotary_emb.inv_freq") || (tied && name == "lm_head.weight")
         })?;
         Ok(Self(file))
+    }
+
+    /// Reads every parameter of `spec` into its place.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn load<D: Device>(
+        &self,
+        spec: &ModelSpec,
+        into: &mut impl Parameters<D>,
+    ) -> Result<(), CheckpointError> {
+        for (i, p) in spec.params.iter().enumerate() {
+            let (device, dst) = into.parameter_mut(ParamId(i));
+            self.read(&p.name, device, dst)?;
+        }
+        Ok(())
     }
 
     /// Reads one parameter into its place on a device.

@@ -1,37 +1,19 @@
 //! Checkpoints of a small run: whole or not there, whatever happens in mid-save; and damage is found.
 
+mod common;
+
 use memwall_checkpoint::{CheckpointError, Disk, Operation, RunState, Store};
-use memwall_comm::Solo;
-use memwall_engine::{AdamWSettings, Decay, Keep, Part, Rank, Schedule, Settings};
-use memwall_model::{ModelConfig, ModelSpec, ParamId};
+use memwall_engine::{Part, Rank};
+use memwall_model::ParamId;
+use memwall_tensor::Cpu;
 use memwall_tensor::device::Memory;
-use memwall_tensor::{Cpu, Description};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 fn rank(hidden: usize, seed: u64) -> Rank<Cpu> {
-    let config = format!(
-        r#"{{"hidden_size": {hidden}, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
-            "num_key_value_heads": 1, "vocab_size": 17}}"#
-    );
-    let spec = ModelSpec::new(ModelConfig::from_json(&config).unwrap());
-    let settings = Settings {
-        micro_batch: 1,
-        micro_batches: 1,
-        sequence: 8,
-        deterministic: false,
-        clip: None,
-        seed,
-        keep: Keep::ALL,
-        optimizer: AdamWSettings { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 },
-        schedule: Schedule { peak: 1e-2, last: 1e-2, warmup: 0, steps: 9, decay: Decay::Constant },
-    };
-    let device = Cpu::new(Description { threads: 1 }, 64 << 20).unwrap();
-    let mut rank = Rank::new(device, Box::new(Solo), spec, settings).unwrap();
-    rank.initialize();
-    rank
+    common::rank(hidden, 17, seed)
 }
 
 fn step(rank: &mut Rank<Cpu>) -> f64 {

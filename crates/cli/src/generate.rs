@@ -3,10 +3,11 @@
 use crate::args::GenerateArgs;
 use crate::failure::{Failure, Outcome};
 use crate::machine;
+use crate::setup::read_config;
 use memwall_checkpoint::ModelFile;
 use memwall_data::Tokenizer;
 use memwall_engine::{Generator, Sampler, Sampling};
-use memwall_model::{ModelConfig, ModelSpec, ParamId};
+use memwall_model::ModelSpec;
 use memwall_tensor::{Cpu, Description};
 use std::io::Write;
 use std::path::Path;
@@ -35,11 +36,7 @@ pub(crate) fn write_text(
     threads: usize,
     say: &mut dyn FnMut(&str) -> bool,
 ) -> Result<(), Failure> {
-    let path = folder.join("config.json");
-    let text = std::fs::read_to_string(&path)
-        .map_err(|e| Failure::Refused(format!("cannot read the model config {}: {e}", path.display())))?;
-    let config =
-        ModelConfig::from_json(&text).map_err(|e| Failure::Refused(format!("{}: {e}", path.display())))?;
+    let config = read_config(&folder.join("config.json"))?;
     let (vocabulary, longest) = (config.vocab_size, config.max_positions);
     let spec = ModelSpec::new(config);
     let tokenizer = Tokenizer::load_from_model_dir(folder)?;
@@ -55,10 +52,7 @@ pub(crate) fn write_text(
     let device = Cpu::new(Description { threads }, machine::available_memory())
         .map_err(|e| Failure::Failed(e.to_string()))?;
     let mut model = Generator::new(device, &spec, capacity)?;
-    for (i, p) in spec.params.iter().enumerate() {
-        let (device, dst) = model.parameter_mut(ParamId(i));
-        file.read(&p.name, device, dst).refuse()?;
-    }
+    file.load(&spec, &mut model).refuse()?;
     let mut stream = tokenizer.decode_stream();
     for id in &ids {
         // The prompt is shown as it was given.

@@ -8,6 +8,7 @@ use memwall_engine::{AdamWSettings, Decay, EngineError, Keep, Prediction, Schedu
 use memwall_layout::Mesh;
 use memwall_model::{ModelConfig, ModelSpec};
 use memwall_tensor::Description;
+use std::path::Path;
 
 /// Where ranks lie; the job file has no key for it yet.
 pub(crate) const MESH: Mesh = Mesh::SINGLE;
@@ -87,15 +88,18 @@ impl Setup {
 }
 
 fn model_config(source: &ModelSource) -> Result<ModelConfig, Failure> {
-    let path = match source {
+    match source {
         ModelSource::ConfigTable(value) => {
-            return ModelConfig::from_value(value)
-                .map_err(|e| Failure::Refused(format!("[model.config]: {e}")));
+            ModelConfig::from_value(value).map_err(|e| Failure::Refused(format!("[model.config]: {e}")))
         }
-        ModelSource::ConfigFile(path) => path.clone(),
-        ModelSource::Folder(folder) => folder.join("config.json"),
-    };
-    let text = std::fs::read_to_string(&path)
+        ModelSource::ConfigFile(path) => read_config(path),
+        ModelSource::Folder(folder) => read_config(&folder.join("config.json")),
+    }
+}
+
+/// Reads a model's config.json.
+pub(crate) fn read_config(path: &Path) -> Result<ModelConfig, Failure> {
+    let text = std::fs::read_to_string(path)
         .map_err(|e| Failure::Refused(format!("cannot read the model config {}: {e}", path.display())))?;
     ModelConfig::from_json(&text).map_err(|e| Failure::Refused(format!("{}: {e}", path.display())))
 }

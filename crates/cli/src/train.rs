@@ -15,8 +15,7 @@ use crate::setup::Setup;
 use memwall_checkpoint::{ModelFile, RunState, Store, write_model};
 use memwall_comm::Solo;
 use memwall_data::{Corpus, Dataset, Tokenizer};
-use memwall_engine::{EngineError, Part, Prediction, Rank, Sampling};
-use memwall_model::ParamId;
+use memwall_engine::{EngineError, Prediction, Rank, Sampling};
 use memwall_tensor::device::Memory;
 use memwall_tensor::{Cpu, LedgerState};
 use serde_json::json;
@@ -202,12 +201,7 @@ impl Run<'_> {
         }
         match weights {
             None => self.rank.initialize(),
-            Some(file) => {
-                for (i, p) in self.setup.spec.params.iter().enumerate() {
-                    let (device, dst) = self.rank.part_mut(Part::Weight, ParamId(i));
-                    file.read(&p.name, device, dst).refuse()?;
-                }
-            }
+            Some(file) => file.load(&self.setup.spec, &mut self.rank).refuse()?,
         }
         Ok(())
     }

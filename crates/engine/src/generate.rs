@@ -1,11 +1,11 @@
 //! Generation, one token at a time, with a key/value cache; made of the same pieces of the same units.
 
 use crate::error::InUnit;
-use crate::rank::head_weight;
-use crate::unit::{Block, Embedding, Head, Sequences, rope_table};
+use crate::stack::{Parameters, Stack};
+use crate::unit::{Sequences, rope_table};
 use crate::{EngineError, Weights};
 use memwall_layout::Placements;
-use memwall_model::{ModelSpec, ParamId, UnitKind};
+use memwall_model::{ModelSpec, ParamId};
 use memwall_tensor::device::Device;
 use memwall_tensor::{Category, DType, Shape, SliceMut, Tensor, ops};
 
@@ -13,9 +13,7 @@ use memwall_tensor::{Category, DType, Shape, SliceMut, Tensor, ops};
 pub struct Generator<D: Device> {
     device: D,
     weights: Weights<D>,
-    embedding: Embedding,
-    blocks: Vec<Block>,
-    head: Head,
+    stack: Stack,
     /// Keys and values of each block, `[capacity, kv_heads x head_dim]`.
     cache: Vec<(Tensor<D>, Tensor<D>)>,
     table: Tensor<D>,
@@ -31,28 +29,19 @@ impl<D: Device> Generator<D> {
     pub fn new(device: D, spec: &ModelSpec, capacity: usize) -> Result<Self, EngineError> {
         let weights = Weights::new(&device, spec)?;
         let c = &spec.config;
-        let embedding = Embedding::new(&spec.units[0]);
-        let is_block = |u: &&memwall_model::UnitSpec| matches!(u.kind, UnitKind::Block(_));
-        let blocks: Vec<_> = spec.units.iter().filter(is_block).map(|u| Block::new(c, u)).collect();
+        let stack = Stack::new(spec);
         let shape = Shape::matrix(capacity, c.kv_heads * c.head_dim);
         let new = || Tensor::new(&device, shape, DType::F32, Placements::REPLICATED, Category::Activations);
-        let cache = blocks.iter().map(|_| Ok((new()?, new()?))).collect::<Result<_, EngineError>>()?;
+        let cache = stack.blocks.iter().map(|_| Ok((new()?, new()?))).collect::<Result<_, EngineError>>()?;
         Ok(Self {
             table: rope_table(&device, c, capacity)?,
-            head: Head::new(c, &spec.units[spec.units.len() - 1], embedding.table),
             device,
             weights,
-            embedding,
-            blocks,
+            stack,
             cache,
             capacity,
             used: 0,
         })
-    }
-
-    /// One parameter's elements, to load.
-    pub fn parameter_mut(&mut self, param: ParamId) -> (&D, SliceMut<'_, D::Buf>) {
-        (&self.device, self.weights.parameter_mut(param))
     }
 
     /// Tokens that may still be read.
@@ -73,9 +62,9 @@ impl<D: Device> Generator<D> {
         let ids = self.integers(tokens.iter().copied())?;
         let positions = self.integers((self.used..keys).map(|p| p as i32))?;
         let seq = Sequences { batch: 1, length: n, positions: positions.view(), table: self.table.view() };
-        let device = &self.device;
-        let mut x = self.embedding.forward(device, &self.weights.lease(0), ids.view()).in_unit(0)?;
-        for (i, (block, (k, v))) in self.blocks.iter().zip(&mut self.cache).enumerate() {
+        let (device, stack) = (&self.device, &self.stack);
+        let mut x = stack.embedding.forward(device, &self.weights.lease(0), ids.view()).in_unit(0)?;
+        for (i, (block, (k, v))) in stack.blocks.iter().zip(&mut self.cache).enumerate() {
             let w = self.weights.lease(i + 1);
             let mut pass = || {
                 let new = block.project(device, &w, seq, x.view())?;
@@ -91,10 +80,8 @@ impl<D: Device> Generator<D> {
             };
             x = pass().in_unit(i + 1)?;
         }
-        let last = self.blocks.len() + 1;
-        let own = self.weights.lease(last);
-        let weight = head_weight(&self.weights, &self.head);
-        let logits = self.head.last_logits(device, &own, weight, x.view()).in_unit(last)?;
+        let (own, weight) = (self.weights.lease(stack.last()), stack.head_weight(&self.weights));
+        let logits = stack.head.last_logits(device, &own, weight, x.view()).in_unit(stack.last())?;
         self.used = keys;
         Ok(device.read_f32(logits.view().slice))
     }
@@ -105,5 +92,11 @@ impl<D: Device> Generator<D> {
         let values: Vec<i32> = values.collect();
         self.device.write(t.view_mut().slice, bytemuck::cast_slice(&values));
         Ok(t)
+    }
+}
+
+impl<D: Device> Parameters<D> for Generator<D> {
+    fn parameter_mut(&mut self, param: ParamId) -> (&D, SliceMut<'_, D::Buf>) {
+        (&self.device, self.weights.parameter_mut(param))
     }
 }

@@ -19,6 +19,7 @@ mod sample;
 mod schedule;
 mod settings;
 mod sink;
+mod stack;
 pub mod unit;
 mod weights;
 
@@ -31,4 +32,5 @@ pub use rank::Rank;
 pub use sample::{Sampler, Sampling};
 pub use schedule::{Decay, Schedule};
 pub use settings::{AdamWSettings, Load, Part, Settings, StepReport};
+pub use stack::Parameters;
 pub use weights::{Lease, Weights};

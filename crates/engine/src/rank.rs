@@ -3,15 +3,16 @@
 use crate::error::InUnit;
 use crate::settings::{Load, Part, Settings, StepReport};
 use crate::sink::GradSink;
-use crate::unit::{Block, Embedding, Head, LossSum, rope_table};
+use crate::stack::{Parameters, Stack};
+use crate::unit::{LossSum, rope_table};
 use crate::weights::zeroed;
 use crate::{EngineError, Keep, Weights};
 use memwall_comm::{Collective, Group};
 use memwall_layout::{Placements, rules};
-use memwall_model::{ModelSpec, ParamId, UnitKind};
+use memwall_model::{ModelSpec, ParamId};
 use memwall_tensor::device::{AdamW, Device};
 use memwall_tensor::fixed::{self, Wide};
-use memwall_tensor::{Category, DType, Shape, Slice, SliceMut, Tensor, View};
+use memwall_tensor::{Category, DType, Shape, Slice, SliceMut, Tensor};
 
 /// One rank's whole state. It is a value, and may be sent to another thread.
 pub struct Rank<D: Device> {
@@ -32,9 +33,7 @@ pub struct Rank<D: Device> {
     /// Loss and squared gradient norm as wide sums; away while a collective has it.
     sums: Option<Tensor<D>>,
     clip: Tensor<D>,
-    embedding: Embedding,
-    blocks: Vec<Block>,
-    head: Head,
+    stack: Stack,
     host_tokens: Vec<i32>,
     host_targets: Vec<i32>,
     step: u64,
@@ -69,16 +68,12 @@ impl<D: Device> Rank<D> {
         let host_positions: Vec<i32> = (0..tokens).map(|i| (i % settings.sequence) as i32).collect();
         device.write(positions.view_mut().slice, bytemuck::cast_slice(&host_positions));
         let table = rope_table(&device, &spec.config, settings.sequence)?;
-        let embedding = Embedding::new(&spec.units[0]);
-        let block = |u: &&memwall_model::UnitSpec| matches!(u.kind, UnitKind::Block(_));
         Ok(Self {
             tokens: new(tokens, DType::I32, Category::Data)?,
             targets: new(tokens, DType::I32, Category::Data)?,
             sums: Some(wide_sums(&device)?),
             clip: new(2, DType::F32, Category::Workspace)?,
-            embedding,
-            blocks: spec.units.iter().filter(block).map(|u| Block::new(&spec.config, u)).collect(),
-            head: Head::new(&spec.config, &spec.units[spec.units.len() - 1], embedding.table),
+            stack: Stack::new(&spec),
             written: vec![false; spec.params.len()],
             host_tokens: vec![0; tokens],
             host_targets: vec![0; tokens],
@@ -205,19 +200,14 @@ impl<D: Device> Rank<D> {
         let scale = 1.0 / valid.max(1) as f64;
         for micro in 0..batches {
             self.load(micro, load);
+            let (device, weights, stack) = (&self.device, &self.weights, &self.stack);
             let seq = self.settings.sequences(&self.positions, &self.table);
-            let ids = self.tokens.view();
-            let mut x = self.embedding.forward(&self.device, &self.weights.lease(0), ids).in_unit(0)?;
-            for (i, block) in self.blocks.iter().enumerate() {
-                let w = self.weights.lease(i + 1);
-                x = block.forward(&self.device, &w, seq, x, &Keep::NOTHING).in_unit(i + 1)?.0;
-            }
-            let last = self.blocks.len() + 1;
-            let own = self.weights.lease(last);
-            let weight = head_weight(&self.weights, &self.head);
+            let (x, _) = stack.forward(device, weights, seq, self.tokens.view(), &Keep::NOTHING)?;
+            let (own, weight) = (weights.lease(stack.last()), stack.head_weight(weights));
             let sums = self.sums.as_mut().expect("no collective is under way");
             let mut loss = LossSum { sum: sums.view_mut().rows(0, Wide::LEN), scale };
-            self.head.forward(&self.device, &own, weight, x, self.targets.view(), &mut loss).in_unit(last)?;
+            let targets = self.targets.view();
+            stack.head.forward(device, &own, weight, x, targets, &mut loss).in_unit(stack.last())?;
         }
         self.reduce()?;
         Ok(self.read_sums().0.value())
@@ -244,7 +234,7 @@ impl<D: Device> Rank<D> {
     /// Forward and backward of the micro-batch that is loaded.
     fn forward_backward(&mut self, scale: f64) -> Result<(), EngineError> {
         // Split borrows: units read weights and data while the sink writes gradients.
-        let (device, weights) = (&self.device, &self.weights);
+        let (device, weights, stack) = (&self.device, &self.weights, &self.stack);
         let (tokens, targets) = (self.tokens.view(), self.targets.view());
         let mut sink = GradSink::new(
             device,
@@ -254,29 +244,20 @@ impl<D: Device> Rank<D> {
             self.settings.deterministic,
         );
         let seq = self.settings.sequences(&self.positions, &self.table);
-        let mut x = self.embedding.forward(device, &weights.lease(0), tokens).in_unit(0)?;
-        let mut kept = Vec::with_capacity(self.blocks.len());
-        for (i, block) in self.blocks.iter().enumerate() {
-            let (y, k) =
-                block.forward(device, &weights.lease(i + 1), seq, x, &self.settings.keep).in_unit(i + 1)?;
-            x = y;
-            kept.push(k);
-        }
-        let last = self.blocks.len() + 1;
+        let (x, mut kept) = stack.forward(device, weights, seq, tokens, &self.settings.keep)?;
         let sums = self.sums.as_mut().expect("no collective is under way");
         let mut loss = LossSum { sum: sums.view_mut().rows(0, Wide::LEN), scale };
-        let weight = head_weight(weights, &self.head);
-        let own = weights.lease(last);
-        let mut dx = self
+        let (own, weight) = (weights.lease(stack.last()), stack.head_weight(weights));
+        let mut dx = stack
             .head
             .forward_backward(device, &own, weight, x, targets, &mut loss, &mut sink)
-            .in_unit(last)?;
-        for (i, block) in self.blocks.iter().enumerate().rev() {
+            .in_unit(stack.last())?;
+        for (i, block) in stack.blocks.iter().enumerate().rev() {
             let kept = kept.pop().expect("every block kept something");
             let w = weights.lease(i + 1);
             dx = block.backward(device, &w, seq, kept, dx, &mut sink).in_unit(i + 1)?;
         }
-        self.embedding.backward(device, tokens, dx, &mut sink).in_unit(0)
+        stack.embedding.backward(device, tokens, dx, &mut sink).in_unit(0)
     }
 
     /// Adds this rank's squared gradient norm to its sums and the sums over the ranks.
@@ -297,11 +278,10 @@ impl<D: Device> Rank<D> {
         let squares = sums.view().rows(Wide::LEN, Wide::LEN).slice;
         let limit = self.settings.clip.map(|c| c as f32);
         self.device.clip_factor(squares, limit, self.clip.view_mut().slice);
-        let units = self.weights.layout().units.len();
-        for unit in 0..units {
-            let segments = self.weights.layout().units[unit].segments.clone();
-            let o = self.settings.optimizer;
-            for s in segments {
+        let o = self.settings.optimizer;
+        for unit in 0..self.gradients.len() {
+            for i in 0..self.weights.layout().units[unit].segments.len() {
+                let s = self.weights.layout().units[unit].segments[i];
                 let (w, g) = (self.weights.flat_mut(unit), &self.gradients[unit]);
                 rules::optimizer(&w.placements(), &g.placements()).map_err(memwall_tensor::Error::from)?;
                 let settings = AdamW {
@@ -362,8 +342,8 @@ fn wide_sums<D: Device>(device: &D) -> Result<Tensor<D>, memwall_tensor::Error> 
     Tensor::new(device, shape, DType::I64, Placements::REPLICATED, Category::Communication)
 }
 
-/// The head's matrix, from whichever unit owns it.
-pub(crate) fn head_weight<'a, D: Device>(weights: &'a Weights<D>, head: &Head) -> View<'a, D> {
-    let (unit, _) = weights.layout().place(head.weight);
-    weights.lease(unit).get(head.weight)
+impl<D: Device> Parameters<D> for Rank<D> {
+    fn parameter_mut(&mut self, param: ParamId) -> (&D, SliceMut<'_, D::Buf>) {
+        self.part_mut(Part::Weight, param)
+    }
 }

@@ -5,7 +5,6 @@ mod common;
 use common::{FOLDERS, Reference, deviation, loaded, settings, step, weight};
 use memwall_engine::{AdamWSettings, Generator, Schedule};
 use memwall_model::ParamId;
-use memwall_tensor::device::Memory;
 
 /// Largest deviation of a tensor, relative to its largest element. Rounding to f32 is 6e-8; sums of up to a few
 /// hundred terms through two layers leave some tens of it, and the independent implementation's own f32 run
@@ -28,10 +27,7 @@ fn logits_equal_the_reference() {
         for (row, ids) in ids.chunks(16).enumerate() {
             // Token by token, so that the key/value cache is checked too.
             let mut g = Generator::new(common::cpu(2), &r.spec, 16).unwrap();
-            for (i, p) in r.spec.params.iter().enumerate() {
-                let (device, dst) = g.parameter_mut(ParamId(i));
-                device.write(dst, bytemuck::cast_slice(&r.model(&p.name)));
-            }
+            r.load(&mut g);
             for (t, id) in ids.iter().enumerate() {
                 let at = (row * 16 + t) * vocabulary;
                 let d = deviation(&g.read(&[*id]).unwrap(), &want[at..at + vocabulary]);
@@ -49,10 +45,7 @@ fn a_prompt_read_at_once_or_in_parts_gives_the_same_logits() {
     let want = &r.result("logits.f64")[15 * vocabulary..16 * vocabulary];
     for cut in [1, 5, 15] {
         let mut g = Generator::new(common::cpu(1), &r.spec, 16).unwrap();
-        for (i, p) in r.spec.params.iter().enumerate() {
-            let (device, dst) = g.parameter_mut(ParamId(i));
-            device.write(dst, bytemuck::cast_slice(&r.model(&p.name)));
-        }
+        r.load(&mut g);
         g.read(&ids[..cut]).unwrap();
         assert!(deviation(&g.read(&ids[cut..]).unwrap(), want) < TOLERANCE);
     }
@@ -65,10 +58,7 @@ fn greedy_generation_equals_the_reference() {
         let want = r.integers("greedy");
         for (row, want) in r.tokens("input_ids", 0).chunks(16).zip(want.chunks(8)) {
             let mut g = Generator::new(common::cpu(2), &r.spec, 24).unwrap();
-            for (i, p) in r.spec.params.iter().enumerate() {
-                let (device, dst) = g.parameter_mut(ParamId(i));
-                device.write(dst, bytemuck::cast_slice(&r.model(&p.name)));
-            }
+            r.load(&mut g);
             let mut logits = g.read(row).unwrap();
             for want in want {
                 let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap();

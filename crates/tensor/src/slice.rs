@@ -74,11 +74,6 @@ impl<'a, B: Buffer> SliceMut<'a, B> {
         SliceMut { buf: self.buf, start: self.start, len: self.len }
     }
 
-    /// The same part, to read.
-    pub fn as_slice(&self) -> Slice<'_, B> {
-        Slice { buf: self.buf, start: self.start, len: self.len }
-    }
-
     /// Number of elements.
     pub fn len(&self) -> usize {
         self.len

@@ -166,9 +166,4 @@ impl<'a, D: Memory> ViewMut<'a, D> {
     pub fn reborrow(&mut self) -> ViewMut<'_, D> {
         ViewMut { slice: self.slice.reborrow(), shape: self.shape, placements: self.placements }
     }
-
-    /// The same, to read.
-    pub fn as_view(&self) -> View<'_, D> {
-        View { slice: self.slice.as_slice(), shape: self.shape, placements: self.placements }
-    }
 }

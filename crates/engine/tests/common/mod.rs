@@ -5,7 +5,7 @@ pub mod decoder;
 pub mod jobs;
 
 use memwall_comm::Solo;
-use memwall_engine::{AdamWSettings, Decay, Keep, Part, Rank, Schedule, Settings, StepReport};
+use memwall_engine::{AdamWSettings, Decay, Keep, Parameters, Part, Rank, Schedule, Settings, StepReport};
 use memwall_model::{ModelConfig, ModelSpec, ParamId};
 use memwall_tensor::device::Device;
 use memwall_tensor::{Cpu, Description, device::Memory};
@@ -47,6 +47,14 @@ impl Reference {
         let file = SafeTensors::deserialize(&self.reference).unwrap();
         let t = file.tensor(name).unwrap();
         t.data().chunks(8).map(|c| i64::from_le_bytes(c.try_into().unwrap())).collect()
+    }
+
+    /// Gives `into` the reference's weights.
+    pub fn load(&self, into: &mut impl Parameters<Cpu>) {
+        for (i, p) in self.spec.params.iter().enumerate() {
+            let (device, dst) = into.parameter_mut(ParamId(i));
+            device.write(dst, bytemuck::cast_slice(&self.model(&p.name)));
+        }
     }
 
     pub fn model(&self, name: &str) -> Vec<f32> {
@@ -109,11 +117,7 @@ where
 /// A rank on the CPU with the reference's weights.
 pub fn loaded(r: &Reference, spec: &ModelSpec, settings: Settings) -> Rank<Cpu> {
     let mut rank = rank_on(cpu(2), spec, settings);
-    for (i, p) in spec.params.iter().enumerate() {
-        let values = r.model(&p.name);
-        let (device, dst) = rank.part_mut(Part::Weight, ParamId(i));
-        device.write(dst, bytemuck::cast_slice(&values));
-    }
+    r.load(&mut rank);
     rank
 }
 

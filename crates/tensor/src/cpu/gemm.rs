@@ -5,13 +5,13 @@
 //! k, so no blocking changes a bit.
 
 use super::family::kernel;
-use super::{Cpu, M, S, Shared};
+use super::{Cpu, Family, M, S, Shared};
 use crate::device::{Linear, MatmulDims, MatmulLayout, Memory};
 use crate::math::dot16;
 
 /// Rows of a task's block; a multiple of every family's tile.
 const MC: usize = 168;
-/// Columns of a task's block.
+/// Columns of a task's task.
 const NC: usize = 256;
 /// Length of a packed stretch of k.
 const KC: usize = 256;
@@ -26,11 +26,21 @@ struct Operand<'a> {
     col: usize,
 }
 
-/// One task's block of the result.
+/// One task: a block of the result, and what it is computed from.
 #[derive(Clone, Copy)]
-struct Block {
+struct Task<'a> {
+    a: Operand<'a>,
+    b: Operand<'a>,
+    c: Shared<f32>,
+    /// Length of the sums.
+    k: usize,
+    /// Columns of the whole result.
+    ldc: usize,
+    accumulate: bool,
+    /// First row of the block, and how many.
     i: usize,
     m: usize,
+    /// First column of the block, and how many.
     j: usize,
     n: usize,
 }
@@ -67,11 +77,12 @@ impl Linear for Cpu {
         let (rows, cols) = (m.div_ceil(mc), n.div_ceil(nc));
         self.parallel(rows * cols, |t| {
             let (i, j) = (t % rows * mc, t / rows * nc);
-            let block = Block { i, m: mc.min(m - i), j, n: nc.min(n - j) };
+            let (m, n_block) = (mc.min(m - i), nc.min(n - j));
+            let task = Task { a, b, c: shared, k, ldc: n, accumulate, i, m, j, n: n_block };
             // SAFETY: the scratch is this thread's, and long enough for both packed operands.
             let (pa, pb) =
                 unsafe { (self.scratch().part(0, MC * KC), self.scratch().part(MC * KC, NC * KC)) };
-            multiply_block(self.family, a, b, block, k, n, shared, accumulate, pa, pb);
+            multiply_block(self.family, task, pa, pb);
         });
     }
 }
@@ -98,96 +109,54 @@ kernel! {
 }
 
 /// Picks the tile that fits the family's registers, and runs it compiled for that family.
-#[allow(clippy::too_many_arguments)]
-fn multiply_block(
-    family: super::Family,
-    a: Operand<'_>,
-    b: Operand<'_>,
-    block: Block,
-    k: usize,
-    ldc: usize,
-    c: Shared<f32>,
-    accumulate: bool,
-    pa: &mut [f32],
-    pb: &mut [f32],
-) {
+fn multiply_block(family: Family, task: Task<'_>, pa: &mut [f32], pb: &mut [f32]) {
     #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
-        fn avx512(
-            a: Operand<'_>,
-            b: Operand<'_>,
-            block: Block,
-            k: usize,
-            ldc: usize,
-            c: Shared<f32>,
-            acc: bool,
-            pa: &mut [f32],
-            pb: &mut [f32],
-        ) {
-            block_loop::<6, 32>(a, b, block, k, ldc, c, acc, pa, pb);
+        fn avx512(task: Task<'_>, pa: &mut [f32], pb: &mut [f32]) {
+            block_loop::<6, 32>(task, pa, pb);
         }
         #[target_feature(enable = "avx2,fma")]
-        fn avx2(
-            a: Operand<'_>,
-            b: Operand<'_>,
-            block: Block,
-            k: usize,
-            ldc: usize,
-            c: Shared<f32>,
-            acc: bool,
-            pa: &mut [f32],
-            pb: &mut [f32],
-        ) {
-            block_loop::<6, 16>(a, b, block, k, ldc, c, acc, pa, pb);
+        fn avx2(task: Task<'_>, pa: &mut [f32], pb: &mut [f32]) {
+            block_loop::<6, 16>(task, pa, pb);
         }
         match family {
             // SAFETY: a device is only made for a family that the machine has.
-            super::Family::Avx512 => return unsafe { avx512(a, b, block, k, ldc, c, accumulate, pa, pb) },
+            Family::Avx512 => return unsafe { avx512(task, pa, pb) },
             // SAFETY: as above.
-            super::Family::Avx2 => return unsafe { avx2(a, b, block, k, ldc, c, accumulate, pa, pb) },
-            super::Family::Portable => {}
+            Family::Avx2 => return unsafe { avx2(task, pa, pb) },
+            Family::Portable => {}
         }
     }
     let _ = family;
-    block_loop::<4, 8>(a, b, block, k, ldc, c, accumulate, pa, pb);
+    block_loop::<4, 8>(task, pa, pb);
 }
 
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
-fn block_loop<const MR: usize, const NR: usize>(
-    a: Operand<'_>,
-    b: Operand<'_>,
-    block: Block,
-    k: usize,
-    ldc: usize,
-    c: Shared<f32>,
-    accumulate: bool,
-    pa: &mut [f32],
-    pb: &mut [f32],
-) {
+fn block_loop<const MR: usize, const NR: usize>(task: Task<'_>, pa: &mut [f32], pb: &mut [f32]) {
+    let Task { a, b, c, k, ldc, accumulate, .. } = task;
     let mut p = 0;
     while p < k {
         let kc = KC.min(k - p);
-        pack::<MR>(a, block.i, block.m, p, kc, pa);
-        pack::<NR>(b, block.j, block.n, p, kc, pb);
+        pack::<MR>(a, task.i, task.m, p, kc, pa);
+        pack::<NR>(b, task.j, task.n, p, kc, pb);
         let fresh = p == 0 && !accumulate;
-        for (jt, pb) in pb.chunks_exact(NR * kc).enumerate().take(block.n.div_ceil(NR)) {
-            for (it, pa) in pa.chunks_exact(MR * kc).enumerate().take(block.m.div_ceil(MR)) {
-                let (i, j) = (block.i + it * MR, block.j + jt * NR);
-                let (m, n) = (MR.min(block.i + block.m - i), NR.min(block.j + block.n - j));
+        for (jt, pb) in pb.chunks_exact(NR * kc).enumerate().take(task.n.div_ceil(NR)) {
+            for (it, pa) in pa.chunks_exact(MR * kc).enumerate().take(task.m.div_ceil(MR)) {
+                let (i, j) = (task.i + it * MR, task.j + jt * NR);
+                let (m, n) = (MR.min(task.i + task.m - i), NR.min(task.j + task.n - j));
                 let tile = c.at(i * ldc + j);
                 let mut acc = [[0f32; NR]; MR];
                 if !fresh {
                     for (r, row) in acc.iter_mut().enumerate().take(m) {
-                        // SAFETY: rows `i + r` and columns `j .. j + n` lie in this task's block.
+                        // SAFETY: rows `i + r` and columns `j .. j + n` lie in this task's task.
                         let from = unsafe { std::slice::from_raw_parts(tile.add(r * ldc), n) };
                         row[..n].copy_from_slice(from);
                     }
                 }
                 micro::<MR, NR>(pa, pb, &mut acc);
                 for (r, row) in acc.iter().enumerate().take(m) {
-                    // SAFETY: as above, and no other task writes this block.
+                    // SAFETY: as above, and no other task writes this task.
                     let to = unsafe { std::slice::from_raw_parts_mut(tile.add(r * ldc), n) };
                     to.copy_from_slice(&row[..n]);
                 }

@@ -11,7 +11,8 @@ use std::sync::Arc;
 pub struct CpuBuf {
     // Keeps the mapping alive for as long as the buffer.
     _region: Arc<Region>,
-    charge: Charge,
+    // Gives the block back to the arena when the buffer goes.
+    _charge: Charge,
     base: *mut u8,
     len: usize,
     dtype: DType,
@@ -86,7 +87,7 @@ impl Memory for Cpu {
     fn alloc(&self, len: usize, dtype: DType, category: Category) -> Result<CpuBuf, OutOfMemory> {
         let charge = self.ledger.charge((len * dtype.bytes()) as u64, category)?;
         let base = self.region.at(charge.block.offset as usize);
-        Ok(CpuBuf { _region: self.region.clone(), charge, base, len, dtype })
+        Ok(CpuBuf { _region: self.region.clone(), _charge: charge, base, len, dtype })
     }
 
     fn ledger(&self) -> &Ledger {
@@ -137,12 +138,5 @@ impl Memory for Cpu {
                 *x = (std * math::random_normal(key, first + (start + i) as u64)) as f32;
             }
         });
-    }
-}
-
-impl CpuBuf {
-    /// Where the buffer lies in the device's region, bytes.
-    pub fn offset(&self) -> u64 {
-        self.charge.block.offset
     }
 }

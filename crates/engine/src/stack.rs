@@ -1,0 +1,66 @@
+//! The units of a model in their order, which training, evaluation and generation share.
+
+use crate::error::InUnit;
+use crate::unit::{Block, Embedding, Head, Kept, Sequences};
+use crate::{EngineError, Keep, Weights};
+use memwall_model::{ModelSpec, ParamId, UnitKind};
+use memwall_tensor::device::Device;
+use memwall_tensor::{SliceMut, Tensor, View};
+
+/// The units of a model. Unit 0 is the embedding, unit `i + 1` block `i`, the last the head.
+#[derive(Debug)]
+pub(crate) struct Stack {
+    pub(crate) embedding: Embedding,
+    pub(crate) blocks: Vec<Block>,
+    pub(crate) head: Head,
+}
+
+impl Stack {
+    /// From a model's spec.
+    pub(crate) fn new(spec: &ModelSpec) -> Self {
+        let c = &spec.config;
+        let embedding = Embedding::new(&spec.units[0]);
+        let blocks = spec.units.iter().filter(|u| matches!(u.kind, UnitKind::Block(_)));
+        Self {
+            embedding,
+            blocks: blocks.map(|u| Block::new(c, u)).collect(),
+            head: Head::new(c, &spec.units[spec.units.len() - 1], embedding.table),
+        }
+    }
+
+    /// The head's unit number.
+    pub(crate) fn last(&self) -> usize {
+        self.blocks.len() + 1
+    }
+
+    /// The head's matrix, from whichever unit owns it.
+    pub(crate) fn head_weight<'a, D: Device>(&self, weights: &'a Weights<D>) -> View<'a, D> {
+        let (unit, _) = weights.layout().place(self.head.weight);
+        weights.lease(unit).get(self.head.weight)
+    }
+
+    /// Embedding and blocks forward: what the head reads, and what each block kept.
+    pub(crate) fn forward<D: Device>(
+        &self,
+        device: &D,
+        weights: &Weights<D>,
+        seq: Sequences<'_, D>,
+        ids: View<'_, D>,
+        keep: &Keep,
+    ) -> Result<(Tensor<D>, Vec<Kept<D>>), EngineError> {
+        let mut x = self.embedding.forward(device, &weights.lease(0), ids).in_unit(0)?;
+        let mut kept = Vec::with_capacity(self.blocks.len());
+        for (i, block) in self.blocks.iter().enumerate() {
+            let (y, k) = block.forward(device, &weights.lease(i + 1), seq, x, keep).in_unit(i + 1)?;
+            x = y;
+            kept.push(k);
+        }
+        Ok((x, kept))
+    }
+}
+
+/// What parameters can be loaded into.
+pub trait Parameters<D: Device> {
+    /// The device, and the place of a parameter's elements on it.
+    fn parameter_mut(&mut self, param: ParamId) -> (&D, SliceMut<'_, D::Buf>);
+}
