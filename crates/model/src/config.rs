@@ -90,7 +90,7 @@ impl ModelConfig {
 
     /// What no single key decides.
     fn check(&self) -> Result<(), ModelError> {
-        if self.kv_heads > self.heads || self.heads % self.kv_heads != 0 {
+        if self.kv_heads > self.heads || !self.heads.is_multiple_of(self.kv_heads) {
             return Err(ModelError::Invalid {
                 key: "num_key_value_heads",
                 found: self.kv_heads.to_string(),
