@@ -17,13 +17,12 @@ import math
 import os
 import sys
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+from exact import to_float64, true_float64
 import torch
 import torch.nn.functional as F
 import transformers
 from safetensors.torch import load_file, save_file
 
-transformers.utils.logging.disable_progress_bar()
 REFERENCE = os.path.join(os.path.dirname(__file__), "../../crates/engine/tests/reference")
 NAMES = ["llama_gqa_tied", "qwen3_qknorm", "gpt2"]
 # The recipe "clip" of the float32 references.
@@ -32,46 +31,14 @@ STEPS = 3
 CURVE = dict(steps=60, batch=4, sequence=32, vocabulary=80, follows=0.85, seed=17)
 
 
-@contextlib.contextmanager
-def true_float64():
-    """While active, model code that asks for float32 (norms, rotary tables, softmax) gets float64."""
-    to, to_float, softmax = torch.Tensor.to, torch.Tensor.float, F.softmax
-    swap = lambda d: torch.float64 if d is torch.float32 else d
-
-    def to64(self, *args, **named):
-        return to(self, *map(swap, args), **{k: swap(v) for k, v in named.items()})
-
-    def softmax64(x, *args, **named):
-        return softmax(x, *args, **{k: swap(v) for k, v in named.items()})
-
-    torch.Tensor.to, torch.Tensor.float = to64, torch.Tensor.double
-    F.softmax = torch.nn.functional.softmax = softmax64
-    try:
-        yield
-    finally:
-        torch.Tensor.to, torch.Tensor.float = to, to_float
-        F.softmax = torch.nn.functional.softmax = softmax
-
-
 def load(name, dtype, attention):
     model = transformers.AutoModelForCausalLM.from_pretrained(
         os.path.join(REFERENCE, name), dtype=torch.float32 if dtype == torch.float64 else dtype,
         attn_implementation=attention)
-    for module in model.modules():
-        if hasattr(module, "inv_freq"):
-            assert module.inv_freq.dtype == torch.float32, "rotary frequencies were rounded with the weights"
-            if dtype == torch.float64:
-                config = model.config
-                assert config.rope_parameters["rope_type"] == "default"
-                theta = config.rope_parameters["rope_theta"]
-                exact = 1 / theta ** (torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim)
-                assert torch.allclose(exact, module.inv_freq.double(), rtol=1e-5)
-                module.inv_freq = exact
+    assert all(m.inv_freq.dtype == torch.float32 for m in model.modules() if hasattr(m, "inv_freq")), \
+        "rotary frequencies were rounded with the weights"
     if dtype == torch.float64:
-        frequencies = [(m, m.inv_freq) for m in model.modules() if hasattr(m, "inv_freq")]
-        model.double()
-        for module, exact in frequencies:
-            module.inv_freq = exact
+        to_float64(model)
     return model.train()
 
 
