@@ -130,6 +130,15 @@ impl TensorFile {
         self.metadata.tensors().into_keys()
     }
 
+    /// Name, type as safetensors names it (such as "F32"), and dims of every tensor, in the order of names.
+    pub fn tensors(&self) -> Vec<(String, String, Vec<usize>)> {
+        let tensors = self.metadata.tensors().into_iter();
+        let mut all: Vec<_> =
+            tensors.map(|(name, info)| (name, format!("{:?}", info.dtype), info.shape.clone())).collect();
+        all.sort();
+        all
+    }
+
     /// Refuses the file unless it holds exactly these tensors, as f32.
     ///
     /// # Errors
