@@ -64,7 +64,7 @@ fn a_published_config_has_the_published_counts() {
 fn a_folder_says_whether_its_weights_are_its_configs() {
     let p = Place::new();
     p.ok(&["train", "job.toml", "--set", "train.steps=2"]);
-    let inspect = |more: &[&str]| [&["model", "inspect", "run/export"], more].concat();
+    let inspect = |more: &[&'static str]| [&["model", "inspect", "run/export"], more].concat();
     let v: Value = serde_json::from_str(&p.ok(&inspect(&["--json"]))).unwrap();
     assert_eq!(v["weights"]["match"], true);
     assert_eq!(

@@ -26,6 +26,8 @@ mod values;
 mod written;
 
 #[cfg(test)]
+mod every_key;
+#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod tests;
