@@ -88,6 +88,11 @@ impl ModelConfig {
         Ok(config)
     }
 
+    /// Whether `other` describes the same model, whatever keys it says it with.
+    pub fn means_the_same_as(&self, other: &Self) -> bool {
+        Self { raw: self.raw.clone(), ..other.clone() } == *self
+    }
+
     /// What no single key decides.
     fn check(&self) -> Result<(), ModelError> {
         if self.kv_heads > self.heads || !self.heads.is_multiple_of(self.kv_heads) {
