@@ -5,7 +5,9 @@ use crate::decay;
 use crate::failure::Failure;
 use crate::job::{self, Job, Length, ModelSource, Recompute, ResolvedJob};
 use crate::machine;
-use memwall_engine::{AdamWSettings, Decay, EngineError, Keep, Prediction, Schedule, Settings, predict};
+use memwall_engine::{
+    AdamWSettings, Decay, EngineError, Keep, Precision, Prediction, Schedule, Settings, predict,
+};
 use memwall_layout::Mesh;
 use memwall_model::{ModelConfig, ModelSpec};
 use memwall_tensor::Description;
@@ -51,6 +53,8 @@ impl Setup {
             micro_batch: job.train.micro_batch,
             micro_batches: job.train.micro_batches,
             sequence: job.data.sequence_length,
+            precision: Precision::F32,
+            gradients: Precision::F32,
             deterministic: job.train.deterministic,
             clip: job.train.clip,
             seed: job.train.seed,

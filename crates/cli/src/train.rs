@@ -15,7 +15,7 @@ use crate::setup::Setup;
 use memwall_checkpoint::{ModelFile, RunState, Store, write_model};
 use memwall_comm::Solo;
 use memwall_data::{Corpus, Dataset, Tokenizer};
-use memwall_engine::{Decay, EngineError, Rank};
+use memwall_engine::{Decay, EngineError, MicroBatch, Rank};
 use memwall_tensor::Cpu;
 use std::path::Path;
 use std::sync::Arc;
@@ -276,7 +276,7 @@ impl Run<'_> {
         let batches = batches(self.setup, self.data);
         let start = Instant::now();
         let tokens = batches.valid(first);
-        let mut load = |micro: usize, t: &mut [i32], g: &mut [i32]| batches.fill(first, micro, t, g);
+        let mut load = |micro: usize, b: &mut MicroBatch<'_>| batches.fill(first, micro, b);
         let report = self.rank.step(&mut load, tokens)?;
         let seconds = start.elapsed().as_secs_f64();
         self.consumed = (first + t.global_batch as u64, self.consumed.1 + tokens);
@@ -289,7 +289,7 @@ impl Run<'_> {
     fn evaluate(&mut self) -> Result<f64, Failure> {
         let batches = batches(self.setup, self.data);
         let n = batches.evaluation_batches(self.setup.job.train.evaluate_batches);
-        let mut load = |micro: usize, t: &mut [i32], g: &mut [i32]| batches.fill_evaluation(micro, t, g);
+        let mut load = |micro: usize, b: &mut MicroBatch<'_>| batches.fill_evaluation(micro, b);
         Ok(self.rank.evaluate(n, &mut load, batches.evaluation_valid(n))?)
     }
 

@@ -1,7 +1,7 @@
 //! What the checkpoint tests share: a small rank.
 
 use memwall_comm::Solo;
-use memwall_engine::{AdamWSettings, Decay, Keep, Rank, Schedule, Settings};
+use memwall_engine::{AdamWSettings, Decay, Keep, Precision, Rank, Schedule, Settings};
 use memwall_model::{ModelConfig, ModelSpec};
 use memwall_tensor::{Cpu, Description};
 
@@ -13,6 +13,8 @@ pub fn rank(hidden: usize, vocabulary: usize, seed: u64) -> Rank<Cpu> {
     );
     let spec = ModelSpec::new(ModelConfig::from_json(&config).unwrap());
     let settings = Settings {
+        precision: Precision::F32,
+        gradients: Precision::F32,
         micro_batch: 1,
         micro_batches: 1,
         sequence: 8,
