@@ -12,7 +12,7 @@ use crate::progress::Progress;
 use crate::report;
 use crate::run_folder::{Metrics, RunFolder, StepMetrics, read_back};
 use crate::setup::Setup;
-use memwall_checkpoint::{ModelFile, RunState, Store, write_model};
+use memwall_checkpoint::{Export, FloatType, ModelFile, RunState, Store, write_model};
 use memwall_comm::Solo;
 use memwall_data::{Corpus, Dataset, Tokenizer};
 use memwall_engine::{Decay, EngineError, MicroBatch, Rank};
@@ -97,7 +97,7 @@ pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
             .for_each(|(step, loss)| run.watch.evaluated(*step, *loss));
     }
     let end = run.train(&mut metrics)?;
-    run.export(&tokenizer)?;
+    run.export(&tokenizer, weights.as_ref())?;
     finish::report(&run, &prediction, &metrics, &end)?;
     // The run is done and saved: a sample that cannot be had does not make it a failure.
     if let Err(e) = finish::sample(&setup, &folder, &data, &tokenizer) {
@@ -219,7 +219,7 @@ impl Run<'_> {
         }
         match weights {
             None => self.rank.initialize(),
-            Some(file) => file.load(&self.setup.spec, &mut self.rank).refuse()?,
+            Some(file) => file.load(&mut self.rank).refuse()?,
         }
         Ok(())
     }
@@ -313,14 +313,17 @@ impl Run<'_> {
     }
 
     /// Writes the folder that transformers loads as it is.
-    fn export(&self, tokenizer: &Tokenizer) -> Result<(), Failure> {
+    fn export(&self, tokenizer: &Tokenizer, source: Option<&ModelFile>) -> Result<(), Failure> {
         let disk = self.folder.disk();
         let partial = self.folder.path("export.partial");
         disk.remove_folder(&partial).fail()?;
-        disk.make_folder(&partial).fail()?;
-        write_model(disk, &partial, &self.rank).fail()?;
-        let config = self.setup.spec.config.to_export_json("float32", tokenizer.end_of_document());
-        disk.replace(&partial.join("config.json"), format!("{config:#}\n").as_bytes()).fail()?;
+        let export = Export {
+            dtype: FloatType::F32,
+            max_shard_bytes: Export::USUAL_SHARD,
+            end_of_document: tokenizer.end_of_document(),
+            generation_config: source.and_then(ModelFile::generation_config),
+        };
+        write_model(disk, &partial, &self.rank, &export).fail()?;
         tokenizer.write_hf_files(&partial).map_err(|e| Failure::Failed(e.to_string()))?;
         self.folder.swap_in(&partial, "export")
     }
