@@ -87,6 +87,16 @@ impl TensorFile {
         self.header.tensors.get(name)
     }
 
+    /// Name, type as safetensors names it (such as "F32"), and dims of every tensor, in the order of names.
+    pub fn tensors(&self) -> Vec<(String, String, Vec<usize>)> {
+        let tensors = self.header.tensors.iter();
+        let mut all: Vec<_> = tensors
+            .map(|(name, info)| (name.clone(), format!("{:?}", info.dtype), info.shape.clone()))
+            .collect();
+        all.sort();
+        all
+    }
+
     /// Reads a tensor into its place on a device, to the bit.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 mod common;
 
 use memwall_checkpoint::{CheckpointError, Disk, Manifest, Operation, RunState, Store};
-use memwall_engine::{Part, Rank};
+use memwall_engine::{MicroBatch, Part, Rank};
 use memwall_model::ParamId;
 use memwall_tensor::Cpu;
 use memwall_tensor::device::Memory;
@@ -18,8 +18,8 @@ fn rank(hidden: usize, seed: u64) -> Rank<Cpu> {
 
 fn step(rank: &mut Rank<Cpu>) -> f64 {
     let shift = rank.steps_done() as i32;
-    let mut load = |_: usize, tokens: &mut [i32], targets: &mut [i32]| {
-        for (i, (t, g)) in tokens.iter_mut().zip(targets).enumerate() {
+    let mut load = |_: usize, b: &mut MicroBatch<'_>| {
+        for (i, (t, g)) in b.tokens.iter_mut().zip(b.targets.iter_mut()).enumerate() {
             *t = (i as i32 * 5 + shift) % 17;
             *g = (i as i32 * 5 + 5 + shift) % 17;
         }

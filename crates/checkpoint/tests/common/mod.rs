@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 use memwall_comm::Solo;
-use memwall_engine::{AdamWSettings, Decay, Keep, Part, Rank, Schedule, Settings};
+use memwall_engine::{AdamWSettings, Decay, Keep, Part, Precision, Rank, Schedule, Settings};
 use memwall_model::{ModelConfig, ModelSpec, ParamId};
 use memwall_tensor::device::Memory;
 use memwall_tensor::{Cpu, Description};
@@ -25,6 +25,8 @@ pub fn config(hidden: usize, vocabulary: usize, tied: bool) -> String {
 pub fn rank_of(config: &str, seed: u64) -> Rank<Cpu> {
     let spec = ModelSpec::new(ModelConfig::from_json(config).unwrap());
     let settings = Settings {
+        precision: Precision::F32,
+        gradients: Precision::F32,
         micro_batch: 1,
         micro_batches: 1,
         sequence: 8,
