@@ -6,7 +6,7 @@ use crate::failure::{Failure, Outcome};
 use crate::job::show_bytes;
 use crate::report;
 use crate::setup::read_config;
-use crate::weight_files::WeightFiles;
+use memwall_checkpoint::{TensorFile, WeightFiles};
 use memwall_model::{ModelSpec, ParamSpec, UnitKind, UnitSpec};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -173,9 +173,9 @@ fn weights_text(spec: &ModelSpec, weights: Option<&WeightFiles>, problems: &[Str
     };
     let mut text = String::new();
     let mut title = "weights";
-    for file in &weights.files {
+    for file in weights.files() {
         let types: Vec<String> = file.types().into_iter().map(|(t, n)| format!("{n} of {t}")).collect();
-        let _ = writeln!(text, "{title:<10} {}: tensors {}", file.name, types.join(", "));
+        let _ = writeln!(text, "{title:<10} {}: tensors {}", name(file), types.join(", "));
         title = "";
     }
     if problems.is_empty() {
@@ -186,6 +186,11 @@ fn weights_text(spec: &ModelSpec, weights: Option<&WeightFiles>, problems: &[Str
         );
     }
     text
+}
+
+/// Name of a file in its folder.
+fn name(file: &TensorFile) -> String {
+    file.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn to_json(spec: &ModelSpec, sequence: usize, weights: Option<&WeightFiles>, problems: &[String]) -> Value {
@@ -226,8 +231,8 @@ fn to_json(spec: &ModelSpec, sequence: usize, weights: Option<&WeightFiles>, pro
         "decay_groups": Groups::of(spec).to_json(),
         "states": states,
         "weights": weights.map(|w| json!({
-            "files": w.files.iter().map(|f| json!({
-                "name": f.name, "tensors": f.tensors.len(), "types": f.types(),
+            "files": w.files().iter().map(|f| json!({
+                "name": name(f), "tensors": f.names().count(), "types": f.types(),
             })).collect::<Vec<_>>(),
             "match": problems.is_empty(),
             "problems": problems,

@@ -3,7 +3,7 @@
 mod common;
 
 use common::Place;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// HuggingFaceTB/SmolLM2-135M's config.json, without what training does not read.
 const SMOL: &str = r#"{
@@ -76,15 +76,18 @@ fn a_folder_says_whether_its_weights_are_its_configs() {
     // In two files with an index, as large models are.
     let export = p.path("run/export");
     let whole = export.join("model.safetensors");
-    std::fs::rename(&whole, export.join("all.safetensors")).unwrap();
     let index = export.join("model.safetensors.index.json");
-    std::fs::write(&index, r#"{"weight_map": {"a": "all.safetensors", "b": "all.safetensors"}}"#).unwrap();
+    let map: Map<String, Value> =
+        common::tensors(&whole).into_keys().map(|name| (name, "all.safetensors".into())).collect();
+    std::fs::write(&index, json!({"weight_map": map}).to_string()).unwrap();
+    std::fs::rename(&whole, export.join("all.safetensors")).unwrap();
     assert!(p.ok(&inspect(&[])).contains("all.safetensors: tensors 21 of F32"));
     for (text, words) in [
-        (r#"{"weight_map": {"a": "../all.safetensors"}}"#, "names"),
+        (r#"{"weight_map": {"a": "../all.safetensors"}}"#, "is not the name of a file in the same folder"),
         (r#"{"weight_map": {"a": "no.safetensors"}}"#, "no.safetensors"),
-        (r#"{"weight_map": {}}"#, "weight_map"),
-        ("[", "not JSON"),
+        (r#"{"weight_map": {}}"#, "model.embed_tokens.weight is missing"),
+        (r#"{"weight_map": {"a": "all.safetensors"}}"#, "does not list the tensor lm_head.weight"),
+        ("[", "is not an index of weights"),
     ] {
         std::fs::write(&index, text).unwrap();
         let said = p.refused(&inspect(&[]));

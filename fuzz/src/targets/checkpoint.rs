@@ -6,7 +6,7 @@ use super::{Definition, Outcome, Target};
 use crate::mutate::Form;
 use memwall_checkpoint::{Disk, Manifest, RunState, Store};
 use memwall_comm::Solo;
-use memwall_engine::{AdamWSettings, Decay, Keep, Rank, Schedule, Settings};
+use memwall_engine::{AdamWSettings, Decay, Keep, Precision, Rank, Schedule, Settings};
 use memwall_tensor::Cpu;
 use serde_json::Value;
 use std::fs;
@@ -30,6 +30,8 @@ pub(super) const DEFINITION: Definition = Definition {
 
 fn rank() -> Rank<Cpu> {
     let settings = Settings {
+        precision: Precision::F32,
+        gradients: Precision::F32,
         micro_batch: 1,
         micro_batches: 1,
         sequence: 4,

@@ -4,8 +4,7 @@ use super::{Definition, Outcome, Target};
 use crate::mutate::Form;
 use memwall_cli::job;
 use memwall_model::ModelConfig;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 pub(super) const DEFINITION: Definition = Definition {
     name: "job",
@@ -28,6 +27,13 @@ pub(super) const DEFINITION: Definition = Definition {
         "validation",
         "steps",
         "micro_batch",
+        "tokens",
+        "epochs",
+        "early_stop",
+        "patience",
+        "no_decay",
+        "\"wsd\"",
+        "decay_steps",
         "global_batch",
         "seed",
         "deterministic",
@@ -66,30 +72,27 @@ pub(super) const DEFINITION: Definition = Definition {
         "\r\n",
     ],
     inputs: Vec::new,
-    target: |folder: &Path| {
-        Box::new(Job { file: folder.join("job.toml"), again: folder.join("again").join("job.toml") })
-    },
+    target: |_: &Path| Box::new(Job),
     for_tests: false,
 };
 
-struct Job {
-    file: PathBuf,
-    again: PathBuf,
-}
+/// Where the text is said to come from.
+const PATH: &str = "runs/job.toml";
+
+struct Job;
 
 impl Target for Job {
     fn run(&mut self, input: &[u8]) -> Outcome {
-        fs::write(&self.file, input).expect("the scratch folder can be written");
-        let resolved = match job::load(&self.file, &[]) {
+        let Ok(text) = std::str::from_utf8(input) else { return Outcome::Refused("not UTF-8".into()) };
+        let parse = |text: &str| job::parse(Path::new(PATH), text, &[]);
+        let resolved = match parse(text) {
             Ok(resolved) => resolved,
             Err(e) => return Outcome::Refused(e.to_string()),
         };
-        fs::create_dir_all(self.again.parent().expect("it has a folder"))
-            .and_then(|()| fs::write(&self.again, resolved.to_toml()))
-            .expect("the scratch folder can be written");
-        let again = job::load(&self.again, &[]).unwrap_or_else(|e| panic!("as resolved, it is refused: {e}"));
+        let again = parse(&resolved.to_toml()).unwrap_or_else(|e| panic!("as resolved, it is refused: {e}"));
         assert!(again == resolved, "as resolved, it is another job: {:?}", again.differences(&resolved));
-        let job = match resolved.pinned_to(1).and_then(|pinned| pinned.validate(1)) {
+        let pinned = resolved.pinned_to(1).and_then(|job| job.pinned_to_data(1000));
+        let job = match pinned.and_then(|job| job.validate(1)) {
             Ok(job) => job,
             Err(e) => return Outcome::Refused(e.to_string()),
         };
