@@ -137,7 +137,10 @@ fn bf16_gradients_are_the_default_of_one_micro_batch_a_step_alone() {
         let said = of(sets).unwrap_err().to_string();
         assert!(words.iter().all(|w| said.contains(w)), "{said}");
     };
-    refused(&["train.global_batch=2", "precision.gradients=bf16"], &["2 micro-batches", "gradients are then f32"]);
+    refused(
+        &["train.global_batch=2", "precision.gradients=bf16"],
+        &["2 micro-batches", "gradients are then f32"],
+    );
     refused(&["precision.mode=f32", "precision.gradients=bf16"], &["mode = \"bf16\""]);
     refused(&["train.deterministic=true", "precision.gradients=f32"], &["64-bit integers"]);
 }
