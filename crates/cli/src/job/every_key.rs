@@ -13,7 +13,7 @@ fn bases() -> Vec<ResolvedJob> {
     [
         (FINE_TUNE.to_owned(), &[][..]),
         (FROM_TABLE.to_owned(), &[]),
-        (longer(FINE_TUNE, "tokens = 1280"), &[]),
+        (longer(FINE_TUNE, "tokens = 17920"), &[]),
         (longer(FINE_TUNE, "epochs = 3"), &[]),
         (FINE_TUNE.to_owned(), &["optimizer.schedule=wsd"]),
         (FINE_TUNE.to_owned(), &["optimizer.schedule=wsd", "optimizer.decay_steps=3"]),
@@ -21,7 +21,7 @@ fn bases() -> Vec<ResolvedJob> {
     ]
     .into_iter()
     // Written out: giving what it would be anyway is no change.
-    .map(|(text, sets)| resolve(&text, &[sets, &["train.global_batch=1"]].concat()).unwrap())
+    .map(|(text, sets)| resolve(&text, &[sets, &["train.global_batch=14"]].concat()).unwrap())
     .collect()
 }
 
