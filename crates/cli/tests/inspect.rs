@@ -126,7 +126,7 @@ fn blocks_that_differ_are_shown_apart() {
     assert!(text.contains("each, sees 64 tokens back"), "{text}");
     // Biases of queries, keys and values do not decay.
     assert!(text.contains("model.layers.*.self_attn.q_proj.bias"), "{text}");
-    p.write("gpt2.json", r#"{"model_type": "gpt2"}"#);
+    p.write("gpt2.json", r#"{"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}"#);
     let v: Value = serde_json::from_str(&p.ok(&["model", "inspect", "gpt2.json", "--json"])).unwrap();
     // The published GPT-2 small.
     assert_eq!(v["parameters"], 124_439_808);
