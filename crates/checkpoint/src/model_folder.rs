@@ -70,6 +70,16 @@ impl ModelFile {
         Ok(Self { places, generation: generation_config(folder)?, files })
     }
 
+    /// Whether `folder` has weights to open, whatever is in them.
+    pub fn is_in(folder: &Path) -> bool {
+        folder.join(SINGLE).exists() || folder.join(INDEX).exists()
+    }
+
+    /// The files that hold the weights.
+    pub fn files(&self) -> &[TensorFile] {
+        &self.files
+    }
+
     /// The keys of the folder's generation_config.json, if it has one.
     pub fn generation_config(&self) -> Option<&Map<String, Value>> {
         self.generation.as_ref()

@@ -24,7 +24,6 @@ mod run_folder;
 mod setup;
 mod support;
 mod train;
-mod weight_files;
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -18,10 +18,17 @@ fn bases() -> Vec<ResolvedJob> {
         (FINE_TUNE.to_owned(), &["optimizer.schedule=wsd"]),
         (FINE_TUNE.to_owned(), &["optimizer.schedule=wsd", "optimizer.decay_steps=3"]),
         (FINE_TUNE.to_owned(), &["train.evaluate_every=2", "train.stop_patience=3"]),
+        (FINE_TUNE.to_owned(), &["precision.mode=bf16"]),
+        (FINE_TUNE.to_owned(), &["train.deterministic=true"]),
     ]
     .into_iter()
-    // Written out: giving what it would be anyway is no change.
-    .map(|(text, sets)| resolve(&text, &[sets, &["train.global_batch=1"]].concat()).unwrap())
+    .map(|(text, sets)| {
+        // Written out: giving what it would be anyway is no change.
+        let mut written = vec!["train.global_batch=1"];
+        // Beside it the other is refused.
+        written.extend((sets != ["train.deterministic=true"]).then_some("precision.gradients=f32"));
+        resolve(&text, &[sets, &written].concat()).unwrap()
+    })
     .collect()
 }
 

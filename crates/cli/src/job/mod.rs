@@ -38,8 +38,8 @@ pub use bytes::{exact_bytes, parse_bytes, show_bytes};
 pub use error::JobError;
 pub use resolved::ResolvedJob;
 pub use validated::{
-    CheckpointJob, DataJob, EarlyStop, Job, Length, MemoryJob, ModelSource, OptimizerJob, OptimizerKind,
-    Recompute, RunJob, Schedule, Span, TrainJob,
+    CheckpointJob, DataJob, EarlyStop, ExportJob, ExportType, Job, Length, MemoryJob, ModelSource,
+    OptimizerJob, OptimizerKind, Precision, PrecisionJob, Recompute, RunJob, Schedule, Span, TrainJob,
 };
 
 /// Reads the job file at `path`, with each `section.key=value` of `sets` put over what it says.
