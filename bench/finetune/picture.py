@@ -1,8 +1,9 @@
 """Draws loss curves as an SVG picture that stands by itself."""
 import math
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, GAP, BOTTOM = 760, 520, 64, 16, 34, 50, 42
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, GAP, BOTTOM = 760, 540, 64, 16, 34, 66, 42
 UPPER = 270
+LINES = ("#333", "#2ca02c")
 COLOURS = {"memwall": "#c0392b", "PyTorch": "#2c6fbb"}
 
 
@@ -58,17 +59,17 @@ def picture(title, training, evaluation, deviation):
         for k, v in points:
             more = 'fill-opacity="0.35"' if i == 0 else ""
             out.append(f'<circle cx="{x(k):.1f}" cy="{y(v):.1f}" r="{6 if i == 0 else 2.5}" fill="{COLOURS[name]}" {more}/>')
-    for (name, points), dash in zip(deviation.items(), ("", 'stroke-dasharray="4 3"', 'stroke-dasharray="1 2"')):
-        line(points, z, "#333", f'stroke-width="1.2" {dash}')
+    for (name, points), colour in zip(deviation.items(), LINES):
+        line(points, z, colour, 'stroke-width="1.2"')
     legend = [(n, f'stroke="{COLOURS[n]}" stroke-width="{5 if i == 0 else 1.2}" stroke-opacity="{0.35 if i == 0 else 1}"')
               for i, n in enumerate(training)]
     for i, (name, stroke) in enumerate(legend):
         out.append(f'<path d="M{LEFT + 290 + 90 * i} {TOP + 12}h22" {stroke}/>')
         out.append(f'<text x="{LEFT + 318 + 90 * i}" y="{TOP + 16}">{name}</text>')
     out.append(f'<text x="{LEFT + 318 + 90 * len(legend)}" y="{TOP + 16}">dots: evaluation</text>')
-    for i, (name, dash) in enumerate(zip(deviation, ("", 'stroke-dasharray="4 3"', 'stroke-dasharray="1 2"'))):
-        out.append(f'<path d="M{LEFT + 12} {HEIGHT - BOTTOM - 12 - 16 * i}h22" stroke="#333" {dash}/>')
-        out.append(f'<text x="{LEFT + 40}" y="{HEIGHT - BOTTOM - 8 - 16 * i}">{name}</text>')
+    for i, (name, colour) in enumerate(zip(deviation, LINES)):
+        out.append(f'<path d="M{LEFT + 12 + 300 * i} {UPPER + GAP - 8}h22" stroke="{colour}"/>')
+        out.append(f'<text x="{LEFT + 40 + 300 * i}" y="{UPPER + GAP - 4}">{name}</text>')
     out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 6}" text-anchor="middle">step</text>')
     out.append("</svg>")
     return "\n".join(out) + "\n"
