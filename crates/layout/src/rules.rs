@@ -76,6 +76,12 @@ pub fn columns(x: &Placements) -> Out {
     Placements::per_axis("columns", [x], |[p]| (p != Shard(1)).then_some(p))
 }
 
+/// Random zeros, a function of the place within a whole sequence: columns that are sharded would draw the zeros of
+/// the first ones. A sum that is owed loses the same terms on every rank.
+pub fn dropout(x: &Placements) -> Out {
+    Placements::per_axis("dropout", [x], |[p]| (p != Shard(1)).then_some(p))
+}
+
 /// Elementwise and not linear (activations, products): a partial operand is refused.
 pub fn elementwise<const N: usize>(operation: &'static str, operands: [&Placements; N]) -> Out {
     Placements::per_axis(operation, operands, |p| {
