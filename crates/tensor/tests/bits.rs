@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::*;
 use common::attention::cases_of;
+use common::*;
 use memwall_tensor::device::{AdamW, Linear, MatmulDims, MatmulLayout, Memory, Optimizer};
 use memwall_tensor::fixed::{OVERFLOWED, Wide};
 use memwall_tensor::ops::NormWeights;

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use memwall_layout::Placements;
-use memwall_tensor::device::{AdamW, AttentionDims, Device, Dropout, Memory, Optimizer};
+use memwall_tensor::device::{AdamW, AttentionDims, Device, Dropout, Memory};
 use memwall_tensor::fixed::Wide;
 use memwall_tensor::ops::{Attended, Matrix, NormWeights};
 use memwall_tensor::{Category, Cpu, DType, Description, Error, Event, LedgerState, Shape, Tensor, ops};
