@@ -25,7 +25,8 @@ fn bases() -> Vec<ResolvedJob> {
     .map(|(text, sets)| {
         // Written out: giving what it would be anyway is no change. bf16 gradients need one micro-batch a step, and
         // beside deterministic ones their type is refused.
-        let batch = if sets == ["precision.mode=bf16"] { "train.global_batch=1" } else { "train.global_batch=14" };
+        let batch =
+            if sets == ["precision.mode=bf16"] { "train.global_batch=1" } else { "train.global_batch=14" };
         let gradients = (sets != ["train.deterministic=true"]).then_some("precision.gradients=f32");
         let written: Vec<&str> = [batch].into_iter().chain(gradients).collect();
         resolve(&text, &[sets, &written].concat()).unwrap()
