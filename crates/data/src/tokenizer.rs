@@ -222,4 +222,6 @@ fn tokenizer_config(end_of_document: Option<&str>) -> String {
 }
 
 #[cfg(test)]
+mod cuts_tests;
+#[cfg(test)]
 mod tests;

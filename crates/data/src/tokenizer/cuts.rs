@@ -6,7 +6,7 @@ use serde_json::Value;
 /// and Qwen 2. In all of them a single line feed between two characters that are not white space ends a
 /// match: no alternative goes on after a line feed with anything but white space, and the one alternative that looks
 /// ahead, `\s+(?!\S)`, cannot match a white space that stands alone before something else.
-const KNOWN: [&str; 3] = [
+pub(super) const KNOWN: [&str; 3] = [
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
