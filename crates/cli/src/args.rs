@@ -1,6 +1,6 @@
 //! The command line.
 
-use clap::{Args as ClapArgs, Parser, Subcommand};
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// Trains language models, and says before what it will cost.
@@ -19,6 +19,44 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     /// Write text with a trained model
     Generate(GenerateArgs),
+    /// Look at models
+    #[command(subcommand)]
+    Model(ModelCommand),
+    /// Print a page of the reference, in Markdown
+    Docs(DocsArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ModelCommand {
+    /// Say what a model is made of and what training it takes, without loading it
+    Inspect(InspectArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct InspectArgs {
+    /// Hugging Face model folder, or a config.json
+    pub(crate) path: PathBuf,
+    /// Tokens in a sequence, which attention's cost depends on [default: the model's longest]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) sequence: Option<u32>,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DocsArgs {
+    /// Which page
+    pub(crate) page: DocsPage,
+}
+
+/// Pages that are generated from the program itself.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum DocsPage {
+    /// Every key of the job file
+    Job,
+    /// What is supported, alone and in pairs
+    Support,
 }
 
 /// A job file and what overrides it.

@@ -1,6 +1,7 @@
 //! Which samples a step takes: a function of seed and step alone.
 
 use memwall_data::{Dataset, IGNORE, Order};
+use memwall_engine::MicroBatch;
 
 /// Samples of a run in their order.
 pub(crate) struct Batches<'a> {
@@ -27,10 +28,11 @@ impl<'a> Batches<'a> {
     }
 
     /// Fills one micro-batch of the step that begins with sample `first`.
-    pub(crate) fn fill(&self, first: u64, micro: usize, tokens: &mut [i32], targets: &mut [i32]) {
+    pub(crate) fn fill(&self, first: u64, micro: usize, b: &mut MicroBatch<'_>) {
         let start = first + (micro * self.micro_batch) as u64;
         let t = self.data.sequence_length();
-        for (i, (tokens, targets)) in tokens.chunks_mut(t).zip(targets.chunks_mut(t)).enumerate() {
+        for (i, (tokens, targets)) in b.tokens.chunks_mut(t).zip(b.targets.chunks_mut(t)).enumerate() {
+            b.samples[i] = start + i as u64;
             self.data.fill_train(self.window(start + i as u64), tokens, targets);
         }
     }
@@ -47,9 +49,9 @@ impl<'a> Batches<'a> {
     }
 
     /// Fills one micro-batch of an evaluation; what lies beyond the data is ignored.
-    pub(crate) fn fill_evaluation(&self, micro: usize, tokens: &mut [i32], targets: &mut [i32]) {
+    pub(crate) fn fill_evaluation(&self, micro: usize, b: &mut MicroBatch<'_>) {
         let t = self.data.sequence_length();
-        for (i, (tokens, targets)) in tokens.chunks_mut(t).zip(targets.chunks_mut(t)).enumerate() {
+        for (i, (tokens, targets)) in b.tokens.chunks_mut(t).zip(b.targets.chunks_mut(t)).enumerate() {
             let window = micro * self.micro_batch + i;
             if window < self.data.validation_windows() {
                 self.data.fill_validation(window, tokens, targets);

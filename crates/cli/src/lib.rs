@@ -8,8 +8,13 @@ mod output;
 mod advice;
 mod args;
 mod batches;
+mod decay;
+mod docs;
+mod early_stop;
 mod failure;
+mod finish;
 mod generate;
+mod inspect;
 pub mod job;
 mod machine;
 mod plan;
@@ -17,7 +22,9 @@ mod progress;
 mod report;
 mod run_folder;
 mod setup;
+mod support;
 mod train;
+mod weight_files;
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -28,6 +35,8 @@ pub fn run() -> ExitCode {
         args::Command::Train(a) => train::train(&a),
         args::Command::Plan(a) => plan::plan(&a),
         args::Command::Generate(a) => generate::generate(&a),
+        args::Command::Model(args::ModelCommand::Inspect(a)) => inspect::inspect(&a),
+        args::Command::Docs(a) => docs::docs(&a),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

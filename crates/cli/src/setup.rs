@@ -1,10 +1,13 @@
 //! From a job to what the engine takes.
 
 use crate::args::JobArgs;
+use crate::decay;
 use crate::failure::Failure;
-use crate::job::{self, Job, ModelSource, Recompute, ResolvedJob};
+use crate::job::{self, Job, Length, ModelSource, Recompute, ResolvedJob};
 use crate::machine;
-use memwall_engine::{AdamWSettings, Decay, EngineError, Keep, Prediction, Schedule, Settings, predict};
+use memwall_engine::{
+    AdamWSettings, Decay, EngineError, Keep, Precision, Prediction, Schedule, Settings, predict,
+};
 use memwall_layout::Mesh;
 use memwall_model::{ModelConfig, ModelSpec};
 use memwall_tensor::Description;
@@ -41,11 +44,17 @@ impl Setup {
                 job.data.sequence_length, config.max_positions
             )));
         }
+        let mut spec = ModelSpec::new(config);
+        decay::exclude(&mut spec, &job.optimizer.no_decay)?;
         let o = &job.optimizer;
+        // Before the data is read, a number of epochs is no number of steps: dry runs ask for no rate.
+        let steps = job.train.length.steps().unwrap_or(u64::MAX);
         let settings = Settings {
             micro_batch: job.train.micro_batch,
             micro_batches: job.train.micro_batches,
             sequence: job.data.sequence_length,
+            precision: Precision::F32,
+            gradients: Precision::F32,
             deterministic: job.train.deterministic,
             clip: job.train.clip,
             seed: job.train.seed,
@@ -62,23 +71,34 @@ impl Setup {
             schedule: Schedule {
                 peak: o.learning_rate,
                 last: o.final_learning_rate,
-                warmup: o.warmup_steps,
-                steps: job.train.steps,
+                warmup: o.warmup.of(steps),
+                steps,
                 decay: match o.schedule {
                     job::Schedule::Constant => Decay::Constant,
                     job::Schedule::Linear => Decay::Linear,
                     job::Schedule::Cosine => Decay::Cosine,
+                    job::Schedule::Wsd => {
+                        Decay::Stable { decay: o.decay.map_or(0, |part| part.of(steps).max(1)) }
+                    }
                 },
             },
         };
         Ok(Self {
-            spec: ModelSpec::new(config),
+            spec,
             settings,
             description: Description { threads: job.run.threads.unwrap_or_else(machine::cores) },
             budget: job.memory.budget.unwrap_or_else(machine::available_memory).min(machine::ADDRESS_SPACE),
             resolved,
             job,
         })
+    }
+
+    /// The same with the number of steps that the job comes to when an epoch has `samples` sequences.
+    pub(crate) fn with_data(self, samples: usize) -> Result<Self, Failure> {
+        match self.job.train.length {
+            Length::Steps(_) => Ok(self),
+            Length::Epochs(_) => Self::new(self.resolved.pinned_to_data(samples)?),
+        }
     }
 
     /// What the job costs when `budget` bytes are allowed.

@@ -3,22 +3,20 @@
 use crate::advice;
 use crate::args::TrainArgs;
 use crate::batches::Batches;
+use crate::early_stop::{Stopped, Watch};
 use crate::failure::{Failure, Outcome};
-use crate::generate::write_text;
+use crate::finish;
 use crate::job::{ModelSource, show_bytes};
 use crate::machine;
-use crate::plan::{layout_json, peaks_json};
 use crate::progress::Progress;
 use crate::report;
-use crate::run_folder::{Metrics, RunFolder, StepMetrics, bytes_json};
+use crate::run_folder::{Metrics, RunFolder, StepMetrics, read_back};
 use crate::setup::Setup;
-use memwall_checkpoint::{ModelFile, RunState, Store, write_model};
+use memwall_checkpoint::{Export, FloatType, ModelFile, RunState, Store, write_model};
 use memwall_comm::Solo;
 use memwall_data::{Corpus, Dataset, Tokenizer};
-use memwall_engine::{EngineError, Prediction, Rank, Sampling};
-use memwall_tensor::device::Memory;
-use memwall_tensor::{Cpu, LedgerState};
-use serde_json::json;
+use memwall_engine::{Decay, EngineError, MicroBatch, Rank};
+use memwall_tensor::Cpu;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,10 +25,12 @@ use std::time::Instant;
 /// Keys that may change when a run goes on: they change what it costs or how long it is, not what it learns
 /// at a step. (With a schedule that decays, other `train.steps` change the rates of the steps to come; the
 /// run says so.)
-const CHANGEABLE: [&str; 9] = [
+const CHANGEABLE: [&str; 11] = [
     "train.steps",
     "train.evaluate_every",
     "train.evaluate_batches",
+    "train.stop_patience",
+    "train.stop_min_delta",
     "memory.budget",
     "memory.recompute",
     "checkpoint.every",
@@ -50,11 +50,12 @@ pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
         ModelSource::ConfigFile(_) | ModelSource::ConfigTable(_) => None,
     };
     let data = read_data(&setup, &tokenizer)?;
+    let setup = setup.with_data(data.train_windows())?;
     let folder = RunFolder::enter(&setup.job.run.dir)?;
     let store = folder.store(setup.job.checkpoint.keep);
     let from = starting_point(&setup, &folder, &store, args.resume)?;
 
-    tell!("{}", report::model(&setup));
+    tell!("{}", report::model(&setup.spec, setup.settings.sequence));
     tell!("{}", data_lines(&data));
     tell!("{}", report::schedule(&setup));
     tell!("{}", report::predicted(&prediction, setup.budget));
@@ -83,16 +84,23 @@ pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
         peak,
         fingerprint: data.fingerprint(),
         consumed: (0, 0),
+        watch: Watch::new(setup.job.train.stop, setup.job.train.evaluate_every),
     };
     run.load(from, weights.as_ref())?;
     say!("run        {}", folder.root().display());
     folder.write_job(&setup.resolved)?;
     let mut metrics = Metrics::open(&folder, run.rank.steps_done())?;
+    if setup.job.train.stop.is_some() {
+        metrics
+            .evaluations(run.rank.steps_done())?
+            .iter()
+            .for_each(|(step, loss)| run.watch.evaluated(*step, *loss));
+    }
     let end = run.train(&mut metrics)?;
-    run.export(&tokenizer)?;
-    finish(run, &prediction, &metrics, &end)?;
+    run.export(&tokenizer, weights.as_ref())?;
+    finish::report(&run, &prediction, &metrics, &end)?;
     // The run is done and saved: a sample that cannot be had does not make it a failure.
-    if let Err(e) = sample(&setup, &folder, &data, &tokenizer) {
+    if let Err(e) = finish::sample(&setup, &folder, &data, &tokenizer) {
         say!("sample     none: {e}");
     }
     Ok(())
@@ -146,9 +154,15 @@ fn starting_point(
     let Some(before) = before else {
         return Err(Failure::Refused(format!("there is no run in {root} to go on with; leave out --resume")));
     };
-    let forbidden: Vec<String> = setup
-        .resolved
-        .differences(&before)
+    let changed = setup.resolved.differences(&before);
+    if let Some((_, now, then)) = changed.iter().find(|(key, _, _)| key == "train.steps")
+        && setup.settings.schedule.decay != Decay::Constant
+    {
+        complain!(
+            "memwall: train.steps was {then}, now {now}: learning rates of the steps to come follow the new length"
+        );
+    }
+    let forbidden: Vec<String> = changed
         .into_iter()
         .filter(|(key, _, _)| !CHANGEABLE.contains(&key.as_str()))
         .map(|(key, now, then)| format!("{key} was {then}, now {now}"))
@@ -163,24 +177,28 @@ fn starting_point(
 }
 
 /// A run that has started.
-struct Run<'a> {
-    setup: &'a Setup,
+pub(crate) struct Run<'a> {
+    pub(crate) setup: &'a Setup,
     data: &'a Dataset,
-    folder: &'a RunFolder,
+    pub(crate) folder: &'a RunFolder,
     store: Store,
-    rank: Rank<Cpu>,
+    pub(crate) rank: Rank<Cpu>,
     /// Hash of the data: computed once, since it reads all of it.
     fingerprint: String,
     /// FLOP/s that MFU refers to.
-    peak: f64,
+    pub(crate) peak: f64,
     /// Samples and valid tokens consumed so far.
-    consumed: (u64, u64),
+    pub(crate) consumed: (u64, u64),
+    /// Sees whether the run is to stop early.
+    watch: Watch,
 }
 
 /// How the loop of steps ended.
-struct End {
-    seconds: f64,
-    steps: u64,
+pub(crate) struct End {
+    pub(crate) seconds: f64,
+    pub(crate) steps: u64,
+    /// Why it ended before its length, if it did.
+    pub(crate) stopped: Option<Stopped>,
 }
 
 impl Run<'_> {
@@ -201,18 +219,18 @@ impl Run<'_> {
         }
         match weights {
             None => self.rank.initialize(),
-            Some(file) => file.load(&self.setup.spec, &mut self.rank).refuse()?,
+            Some(file) => file.load(&mut self.rank).refuse()?,
         }
         Ok(())
     }
 
     fn train(&mut self, metrics: &mut Metrics) -> Result<End, Failure> {
-        let steps = self.setup.job.train.steps;
+        let steps = self.setup.settings.schedule.steps;
         let stop = stop_signal();
         let mut progress = Progress::new(steps, self.rank.steps_done());
         let start = Instant::now();
         let first = self.rank.steps_done();
-        while self.rank.steps_done() < steps {
+        while self.rank.steps_done() < steps && self.watch.stopped().is_none() {
             let result = self.step();
             let mut m = match result {
                 Ok(m) => m,
@@ -221,16 +239,20 @@ impl Run<'_> {
                     return Err(self.explain(e));
                 }
             };
-            let (step, last) = (m.report.step, m.report.step == steps);
+            let step = m.report.step;
             if self.setup.job.data.validation > 0.0
-                && (last || due(step, self.setup.job.train.evaluate_every))
+                && (step == steps || due(step, self.setup.job.train.evaluate_every))
             {
-                m.evaluation_loss = Some(self.evaluate()?);
+                let loss = self.evaluate()?;
+                m.evaluation_loss = Some(loss);
+                self.watch.evaluated(step, read_back(loss));
             }
+            let last = step == steps || self.watch.stopped().is_some();
             metrics.push(&m)?;
             progress.step(&m);
             let stopping = stop.load(Ordering::Relaxed) && !last;
             if last || stopping || due(step, self.setup.job.checkpoint.every) {
+                metrics.sync()?;
                 self.save()?;
             }
             if stopping {
@@ -241,7 +263,11 @@ impl Run<'_> {
             }
         }
         progress.end();
-        Ok(End { seconds: start.elapsed().as_secs_f64(), steps: self.rank.steps_done() - first })
+        Ok(End {
+            seconds: start.elapsed().as_secs_f64(),
+            steps: self.rank.steps_done() - first,
+            stopped: self.watch.stopped(),
+        })
     }
 
     fn step(&mut self) -> Result<StepMetrics, EngineError> {
@@ -250,7 +276,7 @@ impl Run<'_> {
         let batches = batches(self.setup, self.data);
         let start = Instant::now();
         let tokens = batches.valid(first);
-        let mut load = |micro: usize, t: &mut [i32], g: &mut [i32]| batches.fill(first, micro, t, g);
+        let mut load = |micro: usize, b: &mut MicroBatch<'_>| batches.fill(first, micro, b);
         let report = self.rank.step(&mut load, tokens)?;
         let seconds = start.elapsed().as_secs_f64();
         self.consumed = (first + t.global_batch as u64, self.consumed.1 + tokens);
@@ -263,7 +289,7 @@ impl Run<'_> {
     fn evaluate(&mut self) -> Result<f64, Failure> {
         let batches = batches(self.setup, self.data);
         let n = batches.evaluation_batches(self.setup.job.train.evaluate_batches);
-        let mut load = |micro: usize, t: &mut [i32], g: &mut [i32]| batches.fill_evaluation(micro, t, g);
+        let mut load = |micro: usize, b: &mut MicroBatch<'_>| batches.fill_evaluation(micro, b);
         Ok(self.rank.evaluate(n, &mut load, batches.evaluation_valid(n))?)
     }
 
@@ -287,14 +313,17 @@ impl Run<'_> {
     }
 
     /// Writes the folder that transformers loads as it is.
-    fn export(&self, tokenizer: &Tokenizer) -> Result<(), Failure> {
+    fn export(&self, tokenizer: &Tokenizer, source: Option<&ModelFile>) -> Result<(), Failure> {
         let disk = self.folder.disk();
         let partial = self.folder.path("export.partial");
         disk.remove_folder(&partial).fail()?;
-        disk.make_folder(&partial).fail()?;
-        write_model(disk, &partial, &self.rank).fail()?;
-        let config = self.setup.spec.config.to_export_json("float32", tokenizer.end_of_document());
-        disk.replace(&partial.join("config.json"), format!("{config:#}\n").as_bytes()).fail()?;
+        let export = Export {
+            dtype: FloatType::F32,
+            max_shard_bytes: Export::USUAL_SHARD,
+            end_of_document: tokenizer.end_of_document(),
+            generation_config: source.and_then(ModelFile::generation_config),
+        };
+        write_model(disk, &partial, &self.rank, &export).fail()?;
         tokenizer.write_hf_files(&partial).map_err(|e| Failure::Failed(e.to_string()))?;
         self.folder.swap_in(&partial, "export")
     }
@@ -322,94 +351,4 @@ fn stop_signal() -> Arc<AtomicBool> {
         complain!("stopping after this step (again to stop at once)");
     });
     stop
-}
-
-/// Writes the summary and says where things are.
-fn finish(run: Run<'_>, prediction: &Prediction, metrics: &Metrics, end: &End) -> Result<(), Failure> {
-    let totals = metrics.totals()?;
-    let measured: LedgerState = run.rank.device().ledger().state();
-    let predicted = &prediction.run;
-    let equal = measured.peak_of_each == predicted.peak_of_each
-        && measured.at_peak == predicted.at_peak
-        && measured.reserved == predicted.reserved;
-    let resident = machine::peak_resident();
-    let summary = json!({
-        "layout": layout_json(),
-        "parameters": run.setup.spec.parameter_count(),
-        "steps": run.rank.steps_done(),
-        "tokens": run.consumed.1,
-        "final_loss": totals.final_loss,
-        "evaluation_loss": totals.evaluation_loss,
-        "median_tokens_per_second": totals.tokens_per_second,
-        "median_mfu": totals.mfu,
-        "gemm_peak_flops": run.peak,
-        "threads": run.setup.description.threads,
-        "memory": {
-            "predicted": peaks_json(predicted),
-            "measured": peaks_json(&measured),
-            "equal": equal,
-            "lasting": bytes_json(&prediction.initial.live),
-            "budget_bytes": run.setup.budget,
-            "peak_resident_bytes": resident,
-        },
-    });
-    run.folder.write_summary(&summary)?;
-    say!("done       {} steps in {}", end.steps, report::duration(end.seconds));
-    if let (Some(loss), Some(rate), Some(mfu)) = (totals.final_loss, totals.tokens_per_second, totals.mfu) {
-        let held_out = totals.evaluation_loss.map_or(String::new(), |l| format!(", held-out loss {l:.4}"));
-        say!(
-            "           loss {loss:.4}{held_out}; median {} tokens/s, MFU {:.0}%",
-            report::count(rate),
-            100.0 * mfu
-        );
-    }
-    if end.steps > 0 {
-        tell!("{}", report::compared(predicted, &measured));
-        if !equal {
-            complain!(
-                "memwall: predicted and measured memory differ: this is a defect of memwall, please report it"
-            );
-        }
-    }
-    if let Some(resident) = resident {
-        say!("           {} resident at most, program and data included", show_bytes(resident));
-    }
-    for (what, name) in [
-        ("metrics", "metrics.jsonl"),
-        ("summary", "summary.json"),
-        ("saved", "checkpoints"),
-        ("model", "export"),
-    ] {
-        say!("{what:<10} {}", run.folder.path(name).display());
-    }
-    Ok(())
-}
-
-/// Shows what the trained model writes after the first held-out tokens.
-fn sample(setup: &Setup, folder: &RunFolder, data: &Dataset, tokenizer: &Tokenizer) -> Result<(), Failure> {
-    const PROMPT: usize = 24;
-    const WRITTEN: usize = 160;
-    let t = data.sequence_length();
-    let (mut tokens, mut targets) = (vec![0; t], vec![0; t]);
-    if data.validation_windows() > 0 {
-        data.fill_validation(0, &mut tokens, &mut targets);
-    } else {
-        data.fill_train(0, &mut tokens, &mut targets);
-    }
-    let prompt: Vec<u32> = tokens.iter().take(PROMPT.min(t / 2)).map(|id| *id as u32).collect();
-    let prompt = tokenizer.decode(&prompt);
-    let sampling = Sampling { temperature: 0.7, top_k: 40, top_p: 0.95, seed: setup.job.train.seed };
-    let mut text = String::new();
-    let threads = setup.description.threads;
-    write_text(&folder.path("export"), &prompt, WRITTEN, sampling, threads, &mut |piece| {
-        text.push_str(piece);
-        true
-    })?;
-    say!("sample     after {prompt:?} it writes:");
-    for line in text.lines() {
-        say!("         | {line}");
-    }
-    let export = folder.path("export");
-    say!("more       memwall generate {} --prompt \"...\"", export.display());
-    Ok(())
 }

@@ -16,7 +16,7 @@ pub struct Generator<D: Device> {
     stack: Stack,
     /// Keys and values of each block, `[capacity, kv_heads x head_dim]`.
     cache: Vec<(Tensor<D>, Tensor<D>)>,
-    table: Tensor<D>,
+    table: Option<Tensor<D>>,
     capacity: usize,
     used: usize,
 }
@@ -27,7 +27,7 @@ impl<D: Device> Generator<D> {
     /// # Errors
     /// Out of memory.
     pub fn new(device: D, spec: &ModelSpec, capacity: usize) -> Result<Self, EngineError> {
-        let weights = Weights::new(&device, spec)?;
+        let weights = Weights::new(&device, spec, DType::F32)?;
         let c = &spec.config;
         let stack = Stack::new(spec);
         let shape = Shape::matrix(capacity, c.kv_heads * c.head_dim);
@@ -61,22 +61,22 @@ impl<D: Device> Generator<D> {
         let (n, keys) = (tokens.len(), self.used + tokens.len());
         let ids = self.integers(tokens.iter().copied())?;
         let positions = self.integers((self.used..keys).map(|p| p as i32))?;
-        let seq = Sequences { batch: 1, length: n, positions: positions.view(), table: self.table.view() };
+        let table = self.table.as_ref().map(Tensor::view);
+        let seq = Sequences { batch: 1, length: n, positions: positions.view(), table, keys: None };
         let (device, stack) = (&self.device, &self.stack);
-        let mut x = stack.embedding.forward(device, &self.weights.lease(0), ids.view()).in_unit(0)?;
+        let mut x = stack.embedding.forward(device, &self.weights.lease(0), seq, ids.view()).in_unit(0)?;
         for (i, (block, (k, v))) in stack.blocks.iter().zip(&mut self.cache).enumerate() {
             let w = self.weights.lease(i + 1);
             let mut pass = || {
-                let new = block.project(device, &w, seq, x.view())?;
+                let new = block.attention.project(device, &w, seq, x.view())?.qkv;
                 device.copy(new.k.view().slice, k.view_mut().rows(self.used, n).slice);
                 device.copy(new.v.view().slice, v.view_mut().rows(self.used, n).slice);
                 let (k, v) = (k.view().rows(0, keys), v.view().rows(0, keys));
-                let dims = block.attention_dims(1, n, keys);
-                let out = ops::attention(device, dims, new.q.view(), k, v)?.out;
+                let out = block.attention.attend_cached(device, seq, new.q.view(), k, v)?;
                 let stream = ops::copy_like(device, x.view())?;
-                let middle = block.add_attention(device, &w, out.view(), stream)?;
-                let mlp = block.mlp_in(device, &w, middle.view())?;
-                block.add_mlp(device, &w, &mlp, middle)
+                let middle = block.attention.add(device, &w, seq, out.view(), stream)?;
+                let inner = block.mlp.inner(device, &w, middle.view())?;
+                block.mlp.add(device, &w, seq, &inner, middle)
             };
             x = pass().in_unit(i + 1)?;
         }

@@ -1,6 +1,6 @@
 //! What a run will cost: the same rank, on the dry device.
 
-use crate::{EngineError, Rank, Settings};
+use crate::{EngineError, MicroBatch, Rank, Settings};
 use memwall_comm::{DryGroup, Traffic};
 use memwall_model::ModelSpec;
 use memwall_tensor::device::Memory;
@@ -36,7 +36,7 @@ pub fn predict(
     let mut rank = Rank::new(device, Box::new(group.clone()), spec.clone(), *settings)?;
     rank.initialize();
     let initial = rank.device().ledger().state();
-    let mut load = |_: usize, _: &mut [i32], _: &mut [i32]| {};
+    let mut load = |_: usize, _: &mut MicroBatch<'_>| {};
     rank.step(&mut load, 1)?;
     let (flops, traffic) = (rank.device().flops(), group.traffic());
     rank.step(&mut load, 1)?;

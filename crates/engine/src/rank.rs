@@ -1,18 +1,19 @@
 //! One rank: its device, its groups, its state, and the training step.
 
 use crate::error::InUnit;
-use crate::settings::{Load, Part, Settings, StepReport};
+use crate::micro_batch::Batch;
+use crate::settings::{Load, Part, Precision, Settings, StepReport};
 use crate::sink::GradSink;
 use crate::stack::{Parameters, Stack};
-use crate::unit::{LossSum, rope_table};
-use crate::weights::zeroed;
+use crate::unit::LossSum;
+use crate::weights::{initialize, zeroed};
 use crate::{EngineError, Keep, Weights};
 use memwall_comm::{Collective, Group};
 use memwall_layout::{Placements, rules};
 use memwall_model::{ModelSpec, ParamId};
 use memwall_tensor::device::{AdamW, Device};
 use memwall_tensor::fixed::{self, Wide};
-use memwall_tensor::{Category, DType, Shape, Slice, SliceMut, Tensor};
+use memwall_tensor::{Category, DType, Float, Shape, Slice, SliceMut, Tensor, bf16};
 
 /// One rank's whole state. It is a value, and may be sent to another thread.
 pub struct Rank<D: Device> {
@@ -21,21 +22,21 @@ pub struct Rank<D: Device> {
     group: Box<dyn Group<D>>,
     spec: ModelSpec,
     settings: Settings,
+    /// As forward and backward read them.
     weights: Weights<D>,
+    /// What the optimizer changes, where `weights` are rounded copies of it.
+    masters: Option<Vec<Tensor<D>>>,
+    /// Whether masters were written since they were last rounded.
+    stale: bool,
     gradients: Vec<Tensor<D>>,
     first: Vec<Tensor<D>>,
     second: Vec<Tensor<D>>,
     written: Vec<bool>,
-    tokens: Tensor<D>,
-    targets: Tensor<D>,
-    positions: Tensor<D>,
-    table: Tensor<D>,
+    batch: Batch<D>,
     /// Loss and squared gradient norm as wide sums; away while a collective has it.
     sums: Option<Tensor<D>>,
     clip: Tensor<D>,
     stack: Stack,
-    host_tokens: Vec<i32>,
-    host_targets: Vec<i32>,
     step: u64,
 }
 
@@ -54,46 +55,43 @@ impl<D: Device> Rank<D> {
         if group.size() != 1 {
             return Err(EngineError::Ranks { size: group.size() });
         }
-        let weights = Weights::new(&device, &spec)?;
-        let layout = weights.layout();
-        let sum = if settings.deterministic { DType::I64 } else { DType::F32 };
-        let gradients = zeroed(&device, layout, sum, Category::Gradients)?;
-        let first = zeroed(&device, layout, DType::F32, Category::OptimizerState)?;
-        let second = zeroed(&device, layout, DType::F32, Category::OptimizerState)?;
-        let tokens = settings.micro_tokens();
-        let new = |len, dtype, category| {
-            Tensor::new(&device, Shape::vector(len), dtype, Placements::REPLICATED, category)
-        };
-        let mut positions: Tensor<D> = new(tokens, DType::I32, Category::Data)?;
-        let host_positions: Vec<i32> = (0..tokens).map(|i| (i % settings.sequence) as i32).collect();
-        device.write(positions.view_mut().slice, bytemuck::cast_slice(&host_positions));
-        let table = rope_table(&device, &spec.config, settings.sequence)?;
+        let weights = Weights::new(&device, &spec, settings.precision.dtype())?;
+        let flat = |dtype, category| zeroed(&device, weights.layout(), dtype, category);
+        let rounded = settings.precision != Precision::F32;
         Ok(Self {
-            tokens: new(tokens, DType::I32, Category::Data)?,
-            targets: new(tokens, DType::I32, Category::Data)?,
+            masters: rounded.then(|| flat(DType::F32, Category::MasterWeights)).transpose()?,
+            gradients: flat(settings.gradient_type(), Category::Gradients)?,
+            first: flat(DType::F32, Category::OptimizerState)?,
+            second: flat(DType::F32, Category::OptimizerState)?,
+            batch: Batch::new(&device, &spec.config, &settings)?,
             sums: Some(wide_sums(&device)?),
-            clip: new(2, DType::F32, Category::Workspace)?,
+            clip: Tensor::new(
+                &device,
+                Shape::vector(2),
+                DType::F32,
+                Placements::REPLICATED,
+                Category::Workspace,
+            )?,
             stack: Stack::new(&spec),
             written: vec![false; spec.params.len()],
-            host_tokens: vec![0; tokens],
-            host_targets: vec![0; tokens],
+            stale: false,
             step: 0,
             device,
             group,
             spec,
             settings,
             weights,
-            gradients,
-            first,
-            second,
-            positions,
-            table,
         })
     }
 
     /// Gives every parameter its first value.
     pub fn initialize(&mut self) {
-        self.weights.initialize(&self.device, &self.spec, self.settings.seed);
+        for index in 0..self.spec.params.len() {
+            let seed = self.settings.seed;
+            let spec = self.spec.params[index].clone();
+            let (device, dst) = self.part_mut(Part::Weight, ParamId(index));
+            initialize(device, &spec, dst, seed);
+        }
     }
 
     /// The device.
@@ -124,20 +122,26 @@ impl<D: Device> Rank<D> {
     /// A part of a parameter's state, to read.
     pub fn part(&self, part: Part, param: ParamId) -> Slice<'_, D::Buf> {
         let (unit, s) = self.weights.layout().place(param);
-        match part {
-            Part::Weight => self.weights.lease(unit).get(param).slice,
-            Part::FirstMoment => self.first[unit].view().slice.part(s.offset, s.shape.len()),
-            Part::SecondMoment => self.second[unit].view().slice.part(s.offset, s.shape.len()),
-        }
+        let flat = match (part, &self.masters) {
+            (Part::Weight, None) => return self.weights.lease(unit).get(param).slice,
+            (Part::Weight, Some(masters)) => &masters[unit],
+            (Part::FirstMoment, _) => &self.first[unit],
+            (Part::SecondMoment, _) => &self.second[unit],
+        };
+        flat.view().slice.part(s.offset, s.shape.len())
     }
 
     /// A part of a parameter's state, to write.
     pub fn part_mut(&mut self, part: Part, param: ParamId) -> (&D, SliceMut<'_, D::Buf>) {
         let (unit, s) = self.weights.layout().place(param);
-        let flat = match part {
-            Part::Weight => self.weights.flat_mut(unit),
-            Part::FirstMoment => &mut self.first[unit],
-            Part::SecondMoment => &mut self.second[unit],
+        let flat = match (part, &mut self.masters) {
+            (Part::Weight, None) => self.weights.flat_mut(unit),
+            (Part::Weight, Some(masters)) => {
+                self.stale = true;
+                &mut masters[unit]
+            }
+            (Part::FirstMoment, _) => &mut self.first[unit],
+            (Part::SecondMoment, _) => &mut self.second[unit],
         };
         (&self.device, flat.view_mut().slice.part(s.offset, s.shape.len()))
     }
@@ -146,12 +150,19 @@ impl<D: Device> Rank<D> {
     pub fn gradient(&self, param: ParamId) -> Vec<f32> {
         let (unit, s) = self.weights.layout().place(param);
         let slice = self.gradients[unit].view().slice.part(s.offset, s.shape.len());
-        if !self.settings.deterministic {
-            return self.device.read_f32(slice);
+        match slice.dtype() {
+            DType::I64 => {
+                let mut sums = vec![0i64; slice.len()];
+                self.device.read(slice, bytemuck::cast_slice_mut(&mut sums));
+                sums.into_iter().map(fixed::to_f32).collect()
+            }
+            DType::BF16 => {
+                let mut rounded = vec![bf16::ZERO; slice.len()];
+                self.device.read(slice, bytemuck::cast_slice_mut(&mut rounded));
+                rounded.into_iter().map(Float::wide).collect()
+            }
+            _ => self.device.read_f32(slice),
         }
-        let mut sums = vec![0i64; slice.len()];
-        self.device.read(slice, bytemuck::cast_slice_mut(&mut sums));
-        sums.into_iter().map(fixed::to_f32).collect()
     }
 
     /// One training step over `micro_batches` micro-batches that `load` fills. `valid` is the number of targets
@@ -162,14 +173,9 @@ impl<D: Device> Rank<D> {
     /// are unchanged, except that moments and parameters may not be trusted after out of memory.
     pub fn step(&mut self, load: Load<'_>, valid: u64) -> Result<StepReport, EngineError> {
         self.begin()?;
-        if self.settings.deterministic {
-            for g in &mut self.gradients {
-                self.device.zero(g.view_mut().slice);
-            }
-        }
         let scale = 1.0 / valid.max(1) as f64;
         for micro in 0..self.settings.micro_batches {
-            self.load(micro, load);
+            self.batch.load(&self.device, micro, load);
             self.forward_backward(scale)?;
         }
         self.reduce()?;
@@ -199,14 +205,14 @@ impl<D: Device> Rank<D> {
         self.begin()?;
         let scale = 1.0 / valid.max(1) as f64;
         for micro in 0..batches {
-            self.load(micro, load);
+            self.batch.load(&self.device, micro, load);
             let (device, weights, stack) = (&self.device, &self.weights, &self.stack);
-            let seq = self.settings.sequences(&self.positions, &self.table);
-            let (x, _) = stack.forward(device, weights, seq, self.tokens.view(), &Keep::NOTHING)?;
+            let (seq, tokens) = (self.batch.evaluation(), self.batch.tokens());
+            let (x, _) = stack.forward(device, weights, seq, tokens, &Keep::NOTHING)?;
             let (own, weight) = (weights.lease(stack.last()), stack.head_weight(weights));
             let sums = self.sums.as_mut().expect("no collective is under way");
             let mut loss = LossSum { sum: sums.view_mut().rows(0, Wide::LEN), scale };
-            let targets = self.targets.view();
+            let targets = self.batch.targets();
             stack.head.forward(device, &own, weight, x, targets, &mut loss).in_unit(stack.last())?;
         }
         self.reduce()?;
@@ -216,6 +222,12 @@ impl<D: Device> Rank<D> {
     /// Clears what a step or an evaluation adds to.
     fn begin(&mut self) -> Result<(), EngineError> {
         self.written.fill(false);
+        if let Some(masters) = self.masters.as_ref().filter(|_| self.stale) {
+            for (unit, master) in masters.iter().enumerate() {
+                self.device.cast(master.view().slice, self.weights.flat_mut(unit).view_mut().slice);
+            }
+            self.stale = false;
+        }
         let sums = match &mut self.sums {
             Some(sums) => sums,
             // The collective that had them failed.
@@ -225,25 +237,12 @@ impl<D: Device> Rank<D> {
         Ok(())
     }
 
-    fn load(&mut self, micro: usize, load: Load<'_>) {
-        load(micro, &mut self.host_tokens, &mut self.host_targets);
-        self.device.write(self.tokens.view_mut().slice, bytemuck::cast_slice(&self.host_tokens));
-        self.device.write(self.targets.view_mut().slice, bytemuck::cast_slice(&self.host_targets));
-    }
-
     /// Forward and backward of the micro-batch that is loaded.
     fn forward_backward(&mut self, scale: f64) -> Result<(), EngineError> {
         // Split borrows: units read weights and data while the sink writes gradients.
         let (device, weights, stack) = (&self.device, &self.weights, &self.stack);
-        let (tokens, targets) = (self.tokens.view(), self.targets.view());
-        let mut sink = GradSink::new(
-            device,
-            weights.layout(),
-            &mut self.gradients,
-            &mut self.written,
-            self.settings.deterministic,
-        );
-        let seq = self.settings.sequences(&self.positions, &self.table);
+        let (tokens, targets, seq) = (self.batch.tokens(), self.batch.targets(), self.batch.training());
+        let mut sink = GradSink::new(device, weights.layout(), &mut self.gradients, &mut self.written);
         let (x, mut kept) = stack.forward(device, weights, seq, tokens, &self.settings.keep)?;
         let sums = self.sums.as_mut().expect("no collective is under way");
         let mut loss = LossSum { sum: sums.view_mut().rows(0, Wide::LEN), scale };
@@ -257,7 +256,7 @@ impl<D: Device> Rank<D> {
             let w = weights.lease(i + 1);
             dx = block.backward(device, &w, seq, kept, dx, &mut sink).in_unit(i + 1)?;
         }
-        stack.embedding.backward(device, tokens, dx, &mut sink).in_unit(0)
+        stack.embedding.backward(device, seq, tokens, dx, &mut sink).in_unit(0)
     }
 
     /// Adds this rank's squared gradient norm to its sums and the sums over the ranks.
@@ -282,7 +281,12 @@ impl<D: Device> Rank<D> {
         for unit in 0..self.gradients.len() {
             for i in 0..self.weights.layout().units[unit].segments.len() {
                 let s = self.weights.layout().units[unit].segments[i];
-                let (w, g) = (self.weights.flat_mut(unit), &self.gradients[unit]);
+                let g = &self.gradients[unit];
+                // The master changes, and its rounded copy follows.
+                let (w, mut rounded) = match &mut self.masters {
+                    Some(masters) => (&mut masters[unit], Some(self.weights.flat_mut(unit))),
+                    None => (self.weights.flat_mut(unit), None),
+                };
                 rules::optimizer(&w.placements(), &g.placements()).map_err(memwall_tensor::Error::from)?;
                 let settings = AdamW {
                     learning_rate,
@@ -300,6 +304,7 @@ impl<D: Device> Rank<D> {
                     w.view_mut().slice.part(s.offset, n),
                     self.first[unit].view_mut().slice.part(s.offset, n),
                     self.second[unit].view_mut().slice.part(s.offset, n),
+                    rounded.as_mut().map(|r| r.view_mut().slice.part(s.offset, n)),
                 );
             }
         }

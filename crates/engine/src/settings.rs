@@ -1,9 +1,7 @@
 //! What a rank is told, and what it tells of a step.
 
-use crate::unit::Sequences;
 use crate::{Keep, Schedule};
-use memwall_tensor::device::Memory;
-use memwall_tensor::{ByCategory, Tensor};
+use memwall_tensor::{ByCategory, DType};
 
 /// AdamW's constants.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -18,6 +16,25 @@ pub struct AdamWSettings {
     pub weight_decay: f64,
 }
 
+/// A type of numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// 32 bits.
+    F32,
+    /// 16 bits; sums are 32 bits all the same.
+    Bf16,
+}
+
+impl Precision {
+    /// Type of elements.
+    pub fn dtype(self) -> DType {
+        match self {
+            Precision::F32 => DType::F32,
+            Precision::Bf16 => DType::BF16,
+        }
+    }
+}
+
 /// What a rank is to do: all that decides which operations a step issues.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
@@ -27,6 +44,10 @@ pub struct Settings {
     pub micro_batches: usize,
     /// Tokens in a sequence.
     pub sequence: usize,
+    /// In what forward and backward compute. In bf16 there are f32 master weights beside.
+    pub precision: Precision,
+    /// In what gradients are kept, where they are not summed as integers.
+    pub gradients: Precision,
     /// Whether gradients are summed as integers.
     pub deterministic: bool,
     /// Limit of the gradient norm.
@@ -47,18 +68,9 @@ impl Settings {
         self.micro_batch * self.sequence
     }
 
-    /// The sequences of a micro-batch as units see them.
-    pub(crate) fn sequences<'a, D: Memory>(
-        &self,
-        positions: &'a Tensor<D>,
-        table: &'a Tensor<D>,
-    ) -> Sequences<'a, D> {
-        Sequences {
-            batch: self.micro_batch,
-            length: self.sequence,
-            positions: positions.view(),
-            table: table.view(),
-        }
+    /// Type of the gradients' accumulators.
+    pub(crate) fn gradient_type(&self) -> DType {
+        if self.deterministic { DType::I64 } else { self.gradients.dtype() }
     }
 }
 
@@ -77,10 +89,10 @@ pub struct StepReport {
     pub live: ByCategory,
 }
 
-/// A part of a parameter's state.
+/// A part of a parameter's state, f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// The parameter.
+    /// The parameter; its master where forward and backward read a rounded copy.
     Weight,
     /// AdamW's first moment.
     FirstMoment,
@@ -88,5 +100,19 @@ pub enum Part {
     SecondMoment,
 }
 
-/// Fills the tokens and targets of one micro-batch on the host.
-pub type Load<'a> = &'a mut dyn FnMut(usize, &mut [i32], &mut [i32]);
+/// One micro-batch on the host, to fill: sequences one behind the other.
+#[derive(Debug)]
+pub struct MicroBatch<'a> {
+    /// Token ids, below the vocabulary.
+    pub tokens: &'a mut [i32],
+    /// What comes after each token; negative where that does not count.
+    pub targets: &'a mut [i32],
+    /// Position of each token in its document, from 0, below the sequence's length: attention sees one document.
+    /// Filled with one document a sequence.
+    pub positions: &'a mut [i32],
+    /// Number of each sequence's sample in the whole run: keys of dropout.
+    pub samples: &'a mut [u64],
+}
+
+/// Fills micro-batch number `.0` of a step.
+pub type Load<'a> = &'a mut dyn FnMut(usize, &mut MicroBatch<'_>);

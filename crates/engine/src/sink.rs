@@ -8,8 +8,9 @@ use memwall_tensor::{Category, DType, Error, Tensor, ViewMut};
 
 /// Takes the gradient of each use of each parameter and adds it to what the step has so far.
 ///
-/// In deterministic mode the leaf (one micro-batch's gradient of one use) is computed by itself, and added as
-/// an integer, so that the order of leaves cannot matter. Otherwise it is added where it is computed.
+/// The leaf, one micro-batch's gradient of one use, is f32. Where gradients are f32 too it is added where it is
+/// computed. In bf16 it is computed by itself and rounded once; so it is in deterministic mode, and added as an
+/// integer, so that the order of leaves cannot matter.
 #[derive(Debug)]
 pub struct GradSink<'a, D: Device> {
     device: &'a D,
@@ -17,7 +18,6 @@ pub struct GradSink<'a, D: Device> {
     gradients: &'a mut [Tensor<D>],
     /// Whether a parameter has a gradient from earlier in this step.
     written: &'a mut [bool],
-    deterministic: bool,
 }
 
 impl<'a, D: Device> GradSink<'a, D> {
@@ -26,9 +26,8 @@ impl<'a, D: Device> GradSink<'a, D> {
         layout: &'a FlatLayout,
         gradients: &'a mut [Tensor<D>],
         written: &'a mut [bool],
-        deterministic: bool,
     ) -> Self {
-        Self { device, layout, gradients, written, deterministic }
+        Self { device, layout, gradients, written }
     }
 
     /// Has `compute(destination, accumulate)` compute the gradient of one use of `param`.
@@ -44,12 +43,12 @@ impl<'a, D: Device> GradSink<'a, D> {
         let placements: Placements = self.gradients[unit].placements();
         let sum = self.gradients[unit].view_mut().slice.part(s.offset, s.shape.len());
         let seen = std::mem::replace(&mut self.written[param.0], true);
-        if self.deterministic {
+        if sum.dtype() == DType::F32 {
+            compute(ViewMut { slice: sum, shape: s.shape, placements }, seen)?;
+        } else {
             let mut leaf = Tensor::new(self.device, s.shape, DType::F32, placements, Category::Workspace)?;
             compute(leaf.view_mut(), false)?;
-            self.device.accumulate_fixed(leaf.view().slice, sum);
-        } else {
-            compute(ViewMut { slice: sum, shape: s.shape, placements }, seen)?;
+            self.device.accumulate(leaf.view().slice, sum, !seen);
         }
         Ok(())
     }

@@ -19,13 +19,18 @@ impl Stack {
     /// From a model's spec.
     pub(crate) fn new(spec: &ModelSpec) -> Self {
         let c = &spec.config;
-        let embedding = Embedding::new(&spec.units[0]);
-        let blocks = spec.units.iter().filter(|u| matches!(u.kind, UnitKind::Block(_)));
-        Self {
-            embedding,
-            blocks: blocks.map(|u| Block::new(c, u)).collect(),
-            head: Head::new(c, &spec.units[spec.units.len() - 1], embedding.table),
+        let (mut embedding, mut blocks, mut head) = (None, Vec::with_capacity(c.layers), None);
+        for unit in &spec.units {
+            match unit.kind {
+                UnitKind::Embedding { table, positions } => {
+                    embedding = Some(Embedding::new(c, table, positions));
+                }
+                UnitKind::Block(block) => blocks.push(Block::new(c, &block, blocks.len())),
+                UnitKind::Head { norm, weight } => head = Some(Head::new(c, norm, weight)),
+            }
         }
+        let whole = "a model has an embedding and a head";
+        Self { embedding: embedding.expect(whole), blocks, head: head.expect(whole) }
     }
 
     /// The head's unit number.
@@ -48,7 +53,7 @@ impl Stack {
         ids: View<'_, D>,
         keep: &Keep,
     ) -> Result<(Tensor<D>, Vec<Kept<D>>), EngineError> {
-        let mut x = self.embedding.forward(device, &weights.lease(0), ids).in_unit(0)?;
+        let mut x = self.embedding.forward(device, &weights.lease(0), seq, ids).in_unit(0)?;
         let mut kept = Vec::with_capacity(self.blocks.len());
         for (i, block) in self.blocks.iter().enumerate() {
             let (y, k) = block.forward(device, &weights.lease(i + 1), seq, x, keep).in_unit(i + 1)?;

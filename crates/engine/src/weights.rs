@@ -2,9 +2,9 @@
 
 use crate::{EngineError, FlatLayout};
 use memwall_layout::Placements;
-use memwall_model::{Init, ModelSpec, ParamId};
+use memwall_model::{Init, ModelSpec, ParamId, ParamSpec};
 use memwall_tensor::device::{Device, Memory};
-use memwall_tensor::{Category, DType, Shape, Tensor, View, math};
+use memwall_tensor::{Category, DType, Shape, SliceMut, Tensor, View, math};
 
 /// The flat weights of every unit.
 #[derive(Debug)]
@@ -22,25 +22,14 @@ pub struct Lease<'a, D: Memory> {
 }
 
 impl<D: Device> Weights<D> {
-    /// Allocates and zeroes the weights of `spec`.
+    /// Allocates and zeroes the weights of `spec`, in f32 or bf16.
     ///
     /// # Errors
     /// Out of memory.
-    pub fn new(device: &D, spec: &ModelSpec) -> Result<Self, EngineError> {
+    pub fn new(device: &D, spec: &ModelSpec, dtype: DType) -> Result<Self, EngineError> {
         let layout = FlatLayout::new(spec);
-        let flat = zeroed(device, &layout, DType::F32, Category::Weights)?;
+        let flat = zeroed(device, &layout, dtype, Category::Weights)?;
         Ok(Self { layout, flat })
-    }
-
-    /// Gives every parameter its first value: a function of seed, name and index alone.
-    pub fn initialize(&mut self, device: &D, spec: &ModelSpec, seed: u64) {
-        for (index, p) in spec.params.iter().enumerate() {
-            let dst = self.parameter_mut(ParamId(index));
-            match p.init {
-                Init::Ones => device.fill(dst, 1.0),
-                Init::Normal(std) => device.fill_normal(dst, math::stream_key(seed, &p.name), 0, std),
-            }
-        }
     }
 
     /// What a unit sees.
@@ -54,7 +43,7 @@ impl<D: Device> Weights<D> {
     }
 
     /// The elements of one parameter, to write.
-    pub fn parameter_mut(&mut self, param: ParamId) -> memwall_tensor::SliceMut<'_, D::Buf> {
+    pub fn parameter_mut(&mut self, param: ParamId) -> SliceMut<'_, D::Buf> {
         let (unit, s) = self.layout.place(param);
         self.flat[unit].view_mut().slice.part(s.offset, s.shape.len())
     }
@@ -77,6 +66,15 @@ impl<'a, D: Memory> Lease<'a, D> {
             shape: s.shape,
             placements: self.flat.placements,
         }
+    }
+}
+
+/// Gives a parameter's f32 elements their first value: a function of seed, name and index alone.
+pub(crate) fn initialize<D: Device>(device: &D, p: &ParamSpec, dst: SliceMut<'_, D::Buf>, seed: u64) {
+    match p.init {
+        Init::Ones => device.fill(dst, 1.0),
+        Init::Zeros => device.fill(dst, 0.0),
+        Init::Normal(std) => device.fill_normal(dst, math::stream_key(seed, &p.name), 0, std),
     }
 }
 

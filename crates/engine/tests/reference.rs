@@ -12,11 +12,17 @@ use memwall_model::ParamId;
 const TOLERANCE: f64 = 1e-5;
 
 /// AdamW divides by the root of the second moment, so that where a gradient is near zero its rounding error
-/// becomes a visible step: the independent implementation's own f32 run deviates from its f64 run by up to 1.1e-4
-/// under the recipe "plain" (eps 1e-6, no clip; `meta.json`). Another order of sums may be off as far to the other
-/// side, so a little more than twice that. Under the recipe "clip" (eps 1e-5) the deviation is 2e-6, within
-/// [`TOLERANCE`].
-const PLAIN_TOLERANCE: f64 = 2.4e-4;
+/// becomes a visible step: under the recipe "plain" (eps 1e-6, no clip) the independent implementation's own f32 run
+/// deviates from its f64 run by 3e-5 to 5e-4, depending on the model (`meta.json`). Another order of sums may be off
+/// as far to the other side, so a little more than twice that. Under the recipe "clip" (eps 1e-5) the deviation is
+/// 4e-6 at most, within [`TOLERANCE`].
+const OF_THE_OTHERS_OWN: f64 = 2.2;
+
+/// Elements of a parameter that AdamW is compared on. In GPT-2 the gradient of the keys' bias is zero in exact
+/// arithmetic (it moves all scores of a query alike), so that its steps are rounding noise.
+fn compared(name: &str, len: usize) -> Vec<std::ops::Range<usize>> {
+    if name.ends_with("c_attn.bias") { vec![0..len / 3, 2 * len / 3..len] } else { vec![0..len] }
+}
 
 #[test]
 fn logits_equal_the_reference() {
@@ -93,18 +99,15 @@ fn loss_and_every_gradient_equal_the_reference() {
 
 #[test]
 fn parameters_after_adamw_with_and_without_clipping_equal_the_reference() {
-    let clip = (
-        "clip",
-        Some(0.25),
-        AdamWSettings { beta1: 0.9, beta2: 0.999, eps: 1e-5, weight_decay: 0.1 },
-        5e-3,
-        TOLERANCE,
-    );
-    let plain = ("plain", None, settings().optimizer, 1e-2, PLAIN_TOLERANCE);
+    let optimizer = AdamWSettings { beta1: 0.9, beta2: 0.999, eps: 1e-5, weight_decay: 0.1 };
+    let clip = ("clip", Some(0.25), optimizer, 5e-3);
+    let plain = ("plain", None, settings().optimizer, 1e-2);
     for name in FOLDERS {
-        for (recipe, clip, optimizer, peak, tolerance) in [plain, clip] {
+        for (recipe, clip, optimizer, peak) in [plain, clip] {
             for deterministic in [false, true] {
                 let r = Reference::read(name);
+                let own = &r.meta["f32_vs_f64_max_abs_diff_over_max_abs"][format!("adamw_{recipe}")];
+                let tolerance = (OF_THE_OTHERS_OWN * own.as_f64().unwrap()).max(TOLERANCE);
                 let mut spec = r.spec.clone();
                 if recipe == "plain" {
                     spec.params.iter_mut().for_each(|p| p.decay = true);
@@ -125,8 +128,11 @@ fn parameters_after_adamw_with_and_without_clipping_equal_the_reference() {
                 }
                 for (i, p) in spec.params.iter().enumerate() {
                     let want = r.result(&format!("adamw_{recipe}.f64.{}", p.name));
-                    let d = deviation(&weight(&rank, i), &want);
-                    assert!(d < tolerance, "{name} {recipe}, {}: {d:e}", p.name);
+                    let got = weight(&rank, i);
+                    for part in compared(&p.name, got.len()) {
+                        let d = deviation(&got[part.clone()], &want[part]);
+                        assert!(d < tolerance, "{name} {recipe}, {}: {d:e}", p.name);
+                    }
                 }
             }
         }

@@ -46,6 +46,15 @@ impl Placements {
         self
     }
 
+    /// Of a matrix's transpose, where these are the matrix's.
+    #[must_use]
+    pub fn transposed(self) -> Self {
+        Self(self.0.map(|p| match p {
+            Placement::Shard(dim) => Placement::Shard(1 - dim),
+            p => p,
+        }))
+    }
+
     /// Applies a rule to each axis.
     pub(crate) fn per_axis<const N: usize>(
         operation: &'static str,

@@ -51,6 +51,31 @@ pub fn add(a: &Placements, b: &Placements) -> Out {
     Placements::per_axis("add", [a, b], |[a, b]| (a == b).then_some(a))
 }
 
+/// A bias `[out]` added to every row of `x [tokens, out]`. To a sum that is owed it would be added once by each rank.
+pub fn bias(x: &Placements, b: &Placements) -> Out {
+    Placements::per_axis("bias", [x, b], |p| match p {
+        [Replicated, Replicated] => Some(Replicated),
+        [Shard(0), Replicated] => Some(Shard(0)),
+        [Shard(1), Shard(0)] => Some(Shard(1)),
+        _ => None,
+    })
+}
+
+/// The gradient of a [`bias`]: the sum of the rows of `dy`.
+pub fn bias_gradient(dy: &Placements) -> Out {
+    Placements::per_axis("bias backward", [dy], |p| match p {
+        [Replicated] => Some(Replicated),
+        [Shard(0)] | [Partial] => Some(Partial),
+        [Shard(1)] => Some(Shard(0)),
+        _ => None,
+    })
+}
+
+/// Some columns of a matrix: the columns may not be sharded.
+pub fn columns(x: &Placements) -> Out {
+    Placements::per_axis("columns", [x], |[p]| (p != Shard(1)).then_some(p))
+}
+
 /// Elementwise and not linear (activations, products): a partial operand is refused.
 pub fn elementwise<const N: usize>(operation: &'static str, operands: [&Placements; N]) -> Out {
     Placements::per_axis(operation, operands, |p| {

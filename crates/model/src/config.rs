@@ -1,17 +1,33 @@
-//! Reading and writing the keys of a Hugging Face `config.json`.
+//! The checked numbers of a Hugging Face `config.json`.
 
-use crate::{ModelError, RopeSpec};
-use serde_json::{Map, Value};
+use crate::keys::{self, Keys, dim, flag, given, only, only_switch, optional_dim, positive, rate};
+use crate::{Family, ModelError, RopeSpec};
+use serde_json::Value;
 
-/// Dims above this are refused: no model has them, and products of two of them still fit in 64 bits.
-const MAX_DIM: u64 = 1 << 24;
+/// Shares of elements that training sets to zero.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Dropout {
+    /// Of the embedding's result.
+    pub embedding: f64,
+    /// Of attention's probabilities.
+    pub attention: f64,
+    /// Of what attention and MLP add to the residual stream.
+    pub residual: f64,
+}
+
+impl Dropout {
+    /// None.
+    pub const NONE: Dropout = Dropout { embedding: 0.0, attention: 0.0, residual: 0.0 };
+}
 
 /// The checked numbers of a decoder's config.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
+    /// Architecture.
+    pub family: Family,
     /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Width of the gated MLP.
+    /// Width of the MLP.
     pub intermediate_size: usize,
     /// Number of transformer blocks.
     pub layers: usize,
@@ -19,21 +35,31 @@ pub struct ModelConfig {
     pub heads: usize,
     /// Key/value heads; divides `heads`.
     pub kv_heads: usize,
-    /// Dims of one head, even.
+    /// Dims of one head; even where there is a rotary embedding.
     pub head_dim: usize,
     /// Number of token ids.
     pub vocab_size: usize,
     /// Whether the head shares the embedding's weight.
     pub tied: bool,
-    /// Epsilon inside RMSNorm's root.
+    /// Epsilon inside the norms' root.
     pub norm_eps: f64,
     /// Standard deviation of random initial matrices.
     pub initializer_range: f64,
     /// Longest sequence that the model says it supports.
     pub max_positions: usize,
-    /// Rotary embedding.
-    pub rope: RopeSpec,
-    raw: Map<String, Value>,
+    /// Rotary embedding; without one, positions are learned.
+    pub rope: Option<RopeSpec>,
+    /// For each block, the tokens that a token sees, itself included; `None` sees all before it.
+    pub windows: Vec<Option<usize>>,
+    /// Whether the projections of queries, keys and values have biases.
+    pub qkv_bias: bool,
+    /// Whether attention's output projection has a bias.
+    pub out_bias: bool,
+    /// Whether the MLP's projections have biases.
+    pub mlp_bias: bool,
+    /// Dropout.
+    pub dropout: Dropout,
+    pub(crate) raw: Keys,
 }
 
 impl ModelConfig {
@@ -51,248 +77,202 @@ impl ModelConfig {
     /// # Errors
     /// As [`ModelConfig::from_json`].
     pub fn from_value(value: &Value) -> Result<Self, ModelError> {
-        let raw = value.as_object().ok_or_else(|| ModelError::NotJson(kind_of(value).into()))?.clone();
-        check_architecture(&raw)?;
-        check_unsupported(&raw)?;
-        let hidden_size = dim(&raw, "hidden_size", "width of the residual stream")?;
-        let heads = dim(&raw, "num_attention_heads", "number of query heads")?;
-        let kv_heads = optional_dim(&raw, "num_key_value_heads")?.unwrap_or(heads);
-        if kv_heads > heads || heads % kv_heads != 0 {
+        let raw = value.as_object().ok_or_else(|| ModelError::NotJson(keys::kind_of(value).into()))?;
+        let family = Family::of(raw)?;
+        if let Some(v) = given(raw, "quantization_config") {
+            let reason = "only unquantized weights can be trained";
+            return Err(ModelError::Unsupported { key: "quantization_config", found: v.to_string(), reason });
+        }
+        let config = if family == Family::Gpt2 { gpt2(raw) } else { llama_like(family, raw) }?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Whether `other` describes the same model, whatever keys it says it with.
+    pub fn means_the_same_as(&self, other: &Self) -> bool {
+        Self { raw: self.raw.clone(), ..other.clone() } == *self
+    }
+
+    /// What no single key decides.
+    fn check(&self) -> Result<(), ModelError> {
+        if self.kv_heads > self.heads || !self.heads.is_multiple_of(self.kv_heads) {
             return Err(ModelError::Invalid {
                 key: "num_key_value_heads",
-                found: kv_heads.to_string(),
-                expected: format!("a divisor of num_attention_heads ({heads})"),
+                found: self.kv_heads.to_string(),
+                expected: format!("a divisor of num_attention_heads ({})", self.heads),
             });
         }
-        let head_dim = match optional_dim(&raw, "head_dim")? {
-            Some(d) => d,
-            None if hidden_size % heads == 0 => hidden_size / heads,
-            None => {
-                return Err(ModelError::Invalid {
-                    key: "hidden_size",
-                    found: hidden_size.to_string(),
-                    expected: format!("a multiple of num_attention_heads ({heads}), or head_dim beside it"),
-                });
-            }
-        };
-        if head_dim % 2 != 0 || head_dim > 256 {
+        let even = self.rope.is_none() || self.head_dim.is_multiple_of(2);
+        if !even || self.head_dim > 256 {
             return Err(ModelError::Invalid {
                 key: "head_dim",
-                found: head_dim.to_string(),
+                found: self.head_dim.to_string(),
                 expected: "an even number up to 256".into(),
             });
         }
-        Ok(Self {
-            hidden_size,
-            intermediate_size: dim(&raw, "intermediate_size", "width of the MLP")?,
-            layers: dim(&raw, "num_hidden_layers", "number of transformer blocks")?,
-            heads,
-            kv_heads,
-            head_dim,
-            vocab_size: dim(&raw, "vocab_size", "number of token ids")?,
-            tied: flag(&raw, "tie_word_embeddings")?.unwrap_or(false),
-            norm_eps: positive(&raw, "rms_norm_eps", 1e-6)?,
-            initializer_range: positive(&raw, "initializer_range", 0.02)?,
-            max_positions: optional_dim(&raw, "max_position_embeddings")?.unwrap_or(2048),
-            rope: RopeSpec::from_config(value)?,
-            raw,
-        })
-    }
-
-    /// The config.json of a model that is exported in `dtype` ("float32"): every key that was read,
-    /// with what transformers needs to load the folder without being told the class.
-    pub fn to_export_json(&self, dtype: &str, end_of_document: Option<u32>) -> Value {
-        let mut out = self.raw.clone();
-        let mut set_default = |key: &str, v: Value| {
-            out.entry(key).or_insert(v);
-        };
-        set_default("architectures", serde_json::json!(["LlamaForCausalLM"]));
-        set_default("model_type", "llama".into());
-        set_default("num_key_value_heads", self.kv_heads.into());
-        set_default("head_dim", self.head_dim.into());
-        set_default("hidden_act", "silu".into());
-        set_default("rms_norm_eps", self.norm_eps.into());
-        set_default("tie_word_embeddings", self.tied.into());
-        set_default("initializer_range", self.initializer_range.into());
-        set_default("max_position_embeddings", self.max_positions.into());
-        // Llama's class defaults to ids 1 and 2, which mean something else in most vocabularies.
-        set_default("bos_token_id", Value::Null);
-        set_default("eos_token_id", end_of_document.map_or(Value::Null, Value::from));
-        if !out.contains_key("rope_parameters") {
-            set_default_rope(&mut out, self.rope.theta);
+        if self.layers > MAX_LAYERS {
+            return Err(ModelError::Invalid {
+                key: self.key("num_hidden_layers", "n_layer"),
+                found: self.layers.to_string(),
+                expected: format!("at most {MAX_LAYERS}"),
+            });
         }
-        out.remove("torch_dtype");
-        out.insert("dtype".into(), dtype.into());
-        Value::Object(out)
+        Ok(())
+    }
+
+    fn key(&self, llama: &'static str, gpt2: &'static str) -> &'static str {
+        if self.family == Family::Gpt2 { gpt2 } else { llama }
     }
 }
 
-fn set_default_rope(out: &mut Map<String, Value>, theta: f64) {
-    out.entry("rope_theta").or_insert(theta.into());
+/// More blocks than any model has; each costs memory before anything is checked further.
+const MAX_LAYERS: usize = 1 << 16;
+
+/// Dims of a head where the config does not give them.
+fn derived_head_dim(
+    key: &'static str,
+    heads_key: &str,
+    hidden_size: usize,
+    heads: usize,
+) -> Result<usize, ModelError> {
+    if hidden_size.is_multiple_of(heads) {
+        return Ok(hidden_size / heads);
+    }
+    let beside = if key == "hidden_size" { ", or head_dim beside it" } else { "" };
+    Err(ModelError::Invalid {
+        key,
+        found: hidden_size.to_string(),
+        expected: format!("a multiple of {heads_key} ({heads}){beside}"),
+    })
 }
 
-fn check_architecture(raw: &Map<String, Value>) -> Result<(), ModelError> {
-    let class = raw.get("architectures").and_then(|a| a.get(0)).and_then(Value::as_str);
-    if let Some(class) = class.filter(|c| *c != "LlamaForCausalLM") {
-        return Err(ModelError::Architecture { found: class.into() });
+/// Llama and its kin.
+fn llama_like(family: Family, raw: &Keys) -> Result<ModelConfig, ModelError> {
+    only(raw, "hidden_act", &["silu", "swish"], "only \"silu\" is, in this architecture")?;
+    if let Some(v) = given(raw, "partial_rotary_factor").filter(|v| v.as_f64() != Some(1.0)) {
+        let reason = "the rotary embedding turns all dims of a head, or none";
+        return Err(ModelError::Unsupported { key: "partial_rotary_factor", found: v.to_string(), reason });
     }
-    match raw.get("model_type") {
-        None => Ok(()),
-        Some(Value::String(t)) if t == "llama" => Ok(()),
-        Some(other) => Err(ModelError::Architecture {
-            found: other.as_str().map_or_else(|| other.to_string(), str::to_owned),
+    let hidden_size = dim(raw, "hidden_size", "width of the residual stream")?;
+    let heads = dim(raw, "num_attention_heads", "number of query heads")?;
+    let head_dim = match optional_dim(raw, "head_dim")? {
+        Some(d) => d,
+        // The class's own default, whatever the width.
+        None if family == Family::Qwen3 => 128,
+        None => derived_head_dim("hidden_size", "num_attention_heads", hidden_size, heads)?,
+    };
+    let layers = dim(raw, "num_hidden_layers", "number of transformer blocks")?;
+    let (qkv_bias, out_bias) = match family {
+        Family::Llama | Family::Qwen3 => {
+            let bias = flag(raw, "attention_bias")?.unwrap_or(false);
+            (bias, bias)
+        }
+        Family::Qwen2 => (true, false),
+        _ => (false, false),
+    };
+    let mlp_bias = family == Family::Llama && flag(raw, "mlp_bias")?.unwrap_or(false);
+    Ok(ModelConfig {
+        family,
+        hidden_size,
+        intermediate_size: dim(raw, "intermediate_size", "width of the MLP")?,
+        layers,
+        heads,
+        kv_heads: optional_dim(raw, "num_key_value_heads")?.unwrap_or(heads),
+        head_dim,
+        vocab_size: dim(raw, "vocab_size", "number of token ids")?,
+        tied: flag(raw, "tie_word_embeddings")?.unwrap_or(false),
+        norm_eps: positive(raw, "rms_norm_eps", 1e-6)?,
+        initializer_range: positive(raw, "initializer_range", 0.02)?,
+        max_positions: optional_dim(raw, "max_position_embeddings")?.unwrap_or(match family {
+            Family::Mistral => 131_072,
+            Family::Qwen2 | Family::Qwen3 => 32_768,
+            _ => 2048,
         }),
-    }
+        rope: Some(RopeSpec::from_config(raw)?),
+        windows: windows(family, raw, layers)?,
+        qkv_bias,
+        out_bias,
+        mlp_bias,
+        dropout: Dropout { attention: rate(raw, "attention_dropout", 0.0)?, ..Dropout::NONE },
+        raw: raw.clone(),
+    })
 }
 
-/// Switches whose other position would be silently ignored if they were not refused here.
-fn check_unsupported(raw: &Map<String, Value>) -> Result<(), ModelError> {
-    for (key, reason) in [
-        ("attention_bias", "projections with biases are not trained yet"),
-        ("mlp_bias", "projections with biases are not trained yet"),
-    ] {
-        if flag(raw, key)? == Some(true) {
-            return Err(ModelError::Unsupported { key, found: "true".into(), reason });
+/// The sliding window of each block.
+fn windows(family: Family, raw: &Keys, layers: usize) -> Result<Vec<Option<usize>>, ModelError> {
+    // Bounded before anything is allocated for each of them.
+    let all = |window| vec![window; layers.min(MAX_LAYERS)];
+    let window = optional_dim(raw, "sliding_window")?;
+    match family {
+        // The class's own default is 4096 where the key is missing, and none where it is null.
+        Family::Mistral if !raw.contains_key("sliding_window") => Ok(all(Some(4096))),
+        Family::Mistral => Ok(all(window)),
+        Family::Qwen2 | Family::Qwen3 if flag(raw, "use_sliding_window")?.unwrap_or(false) => {
+            let Some(window) = window else { return Ok(all(None)) };
+            if let Some(types) = given(raw, "layer_types") {
+                return layer_types(types, window, layers);
+            }
+            let full = match given(raw, "max_window_layers") {
+                None => 28,
+                Some(v) => v.as_u64().ok_or_else(|| {
+                    ModelError::invalid("max_window_layers", v, "a whole number of 0 or more")
+                })?,
+            };
+            Ok((0..layers.min(MAX_LAYERS)).map(|i| (i as u64 >= full).then_some(window)).collect())
         }
-    }
-    if let Some(v) = raw.get("hidden_act").filter(|v| !matches!(v.as_str(), Some("silu" | "swish"))) {
-        return Err(ModelError::Unsupported {
-            key: "hidden_act",
-            found: v.to_string(),
-            reason: "only \"silu\" is",
-        });
-    }
-    if let Some(v) = raw.get("attention_dropout").filter(|v| v.as_f64() != Some(0.0)) {
-        let reason = "only 0.0 is: dropout is not trained yet";
-        return Err(ModelError::Unsupported { key: "attention_dropout", found: v.to_string(), reason });
-    }
-    if let Some(v) = raw.get("quantization_config").filter(|v| !v.is_null()) {
-        let reason = "only unquantized weights can be trained";
-        return Err(ModelError::Unsupported { key: "quantization_config", found: v.to_string(), reason });
-    }
-    Ok(())
-}
-
-fn kind_of(v: &Value) -> &'static str {
-    match v {
-        Value::Null => "it is null",
-        Value::Bool(_) => "it is a boolean",
-        Value::Number(_) => "it is a number",
-        Value::String(_) => "it is a string",
-        Value::Array(_) => "it is an array",
-        Value::Object(_) => "it is an object",
+        _ => Ok(all(None)),
     }
 }
 
-fn dim(raw: &Map<String, Value>, key: &'static str, meaning: &'static str) -> Result<usize, ModelError> {
-    optional_dim(raw, key)?.ok_or(ModelError::Missing { key, meaning })
+fn layer_types(types: &Value, window: usize, layers: usize) -> Result<Vec<Option<usize>>, ModelError> {
+    let expected = || format!("{layers} times \"full_attention\" or \"sliding_attention\"");
+    let wrong = || ModelError::invalid("layer_types", types, expected());
+    let list = types.as_array().filter(|l| l.len() == layers).ok_or_else(wrong)?;
+    list.iter()
+        .map(|t| match t.as_str() {
+            Some("full_attention") => Ok(None),
+            Some("sliding_attention") => Ok(Some(window)),
+            _ => Err(wrong()),
+        })
+        .collect()
 }
 
-fn optional_dim(raw: &Map<String, Value>, key: &'static str) -> Result<Option<usize>, ModelError> {
-    match raw.get(key) {
-        None | Some(Value::Null) => Ok(None),
-        Some(v) => match v.as_u64() {
-            Some(n) if (1..=MAX_DIM).contains(&n) => Ok(Some(n as usize)),
-            _ => Err(ModelError::Invalid {
-                key,
-                found: v.to_string(),
-                expected: format!("a whole number from 1 to {MAX_DIM}"),
-            }),
+/// GPT-2.
+fn gpt2(raw: &Keys) -> Result<ModelConfig, ModelError> {
+    let gelu = ["gelu_new", "gelu_pytorch_tanh"];
+    only(raw, "activation_function", &gelu, "only \"gelu_new\" is, in this architecture")?;
+    only_switch(raw, "scale_attn_weights", true, "scores are divided by the root of the head's dims")?;
+    only_switch(raw, "scale_attn_by_inverse_layer_idx", false, "scores are scaled alike in all blocks")?;
+    only_switch(raw, "add_cross_attention", false, "only a decoder by itself is")?;
+    let hidden_size = dim(raw, "n_embd", "width of the residual stream")?;
+    let heads = dim(raw, "n_head", "number of heads")?;
+    let layers = dim(raw, "n_layer", "number of transformer blocks")?;
+    Ok(ModelConfig {
+        family: Family::Gpt2,
+        hidden_size,
+        intermediate_size: optional_dim(raw, "n_inner")?.unwrap_or(4 * hidden_size),
+        layers,
+        heads,
+        kv_heads: heads,
+        head_dim: derived_head_dim("n_embd", "n_head", hidden_size, heads)?,
+        vocab_size: dim(raw, "vocab_size", "number of token ids")?,
+        tied: flag(raw, "tie_word_embeddings")?.unwrap_or(true),
+        norm_eps: positive(raw, "layer_norm_epsilon", 1e-5)?,
+        initializer_range: positive(raw, "initializer_range", 0.02)?,
+        max_positions: optional_dim(raw, "n_positions")?.unwrap_or(1024),
+        rope: None,
+        windows: vec![None; layers.min(MAX_LAYERS)],
+        qkv_bias: true,
+        out_bias: true,
+        mlp_bias: true,
+        dropout: Dropout {
+            embedding: rate(raw, "embd_pdrop", 0.1)?,
+            attention: rate(raw, "attn_pdrop", 0.1)?,
+            residual: rate(raw, "resid_pdrop", 0.1)?,
         },
-    }
-}
-
-fn flag(raw: &Map<String, Value>, key: &'static str) -> Result<Option<bool>, ModelError> {
-    match raw.get(key) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::Bool(b)) => Ok(Some(*b)),
-        Some(v) => Err(ModelError::Invalid { key, found: v.to_string(), expected: "true or false".into() }),
-    }
-}
-
-fn positive(raw: &Map<String, Value>, key: &'static str, default: f64) -> Result<f64, ModelError> {
-    match raw.get(key) {
-        None | Some(Value::Null) => Ok(default),
-        Some(v) => match v.as_f64() {
-            Some(x) if x > 0.0 && x.is_finite() => Ok(x),
-            _ => Err(ModelError::Invalid { key, found: v.to_string(), expected: "a positive number".into() }),
-        },
-    }
+        raw: raw.clone(),
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn tiny() -> Value {
-        json!({"hidden_size": 32, "intermediate_size": 56, "num_hidden_layers": 2,
-               "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 80})
-    }
-
-    fn with(key: &str, v: Value) -> Result<ModelConfig, ModelError> {
-        let mut c = tiny();
-        c[key] = v;
-        ModelConfig::from_value(&c)
-    }
-
-    #[test]
-    fn head_dim_is_derived_or_given() {
-        assert_eq!(with("vocab_size", json!(80)).unwrap().head_dim, 8);
-        assert_eq!(with("head_dim", json!(12)).unwrap().head_dim, 12);
-    }
-
-    #[test]
-    fn impossible_dims_are_refused_by_key() {
-        for (key, v) in [
-            ("hidden_size", json!(0)),
-            ("hidden_size", json!(-32)),
-            ("hidden_size", json!(1u64 << 60)),
-            ("hidden_size", json!("32")),
-            ("num_hidden_layers", json!(1.5)),
-            ("num_key_value_heads", json!(3)),
-            ("num_key_value_heads", json!(8)),
-            ("head_dim", json!(7)),
-            ("rms_norm_eps", json!(0)),
-            ("tie_word_embeddings", json!("yes")),
-        ] {
-            let e = with(key, v.clone()).unwrap_err();
-            assert!(e.to_string().contains(key), "{key} = {v}: {e}");
-        }
-    }
-
-    #[test]
-    fn missing_dims_are_refused_by_key() {
-        for key in
-            ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"]
-        {
-            let mut c = tiny();
-            c.as_object_mut().unwrap().remove(key);
-            let e = ModelConfig::from_value(&c).unwrap_err();
-            assert!(e.to_string().contains(key), "{e}");
-        }
-    }
-
-    #[test]
-    fn other_architectures_and_switches_are_refused_by_name() {
-        for (key, v, word) in [
-            ("architectures", json!(["MambaForCausalLM"]), "MambaForCausalLM"),
-            ("model_type", json!("mixtral"), "mixtral"),
-            ("attention_bias", json!(true), "attention_bias"),
-            ("hidden_act", json!("gelu"), "gelu"),
-            ("attention_dropout", json!(0.1), "attention_dropout"),
-            ("quantization_config", json!({"bits": 4}), "quantization_config"),
-        ] {
-            let e = with(key, v).unwrap_err();
-            assert!(e.to_string().contains(word), "{e}");
-        }
-    }
-
-    #[test]
-    fn an_exported_config_reads_back_as_the_same_model() {
-        let a = with("tie_word_embeddings", json!(true)).unwrap();
-        let mut b = ModelConfig::from_value(&a.to_export_json("float32", Some(7))).unwrap();
-        b.raw = a.raw.clone();
-        assert_eq!(a, b);
-    }
-}
+mod tests;

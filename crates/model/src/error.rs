@@ -1,5 +1,7 @@
 //! Why a model description was refused.
 
+use crate::Family;
+use serde_json::Value;
 use thiserror::Error;
 
 /// A config that cannot be trained as it is. The text names the key, what it holds and what is accepted.
@@ -10,9 +12,7 @@ pub enum ModelError {
     #[error("the model config is not a JSON object: {0}")]
     NotJson(String),
     /// The architecture is not one that memwall trains.
-    #[error(
-        "the architecture {found:?} is not supported; supported: LlamaForCausalLM (model_type \"llama\")"
-    )]
+    #[error("the architecture {found:?} is not supported; supported: {}", supported())]
     Architecture {
         /// What the config names.
         found: String,
@@ -45,4 +45,15 @@ pub enum ModelError {
         /// Why, and what is.
         reason: &'static str,
     },
+}
+
+impl ModelError {
+    pub(crate) fn invalid(key: &'static str, found: &Value, expected: impl Into<String>) -> Self {
+        Self::Invalid { key, found: found.to_string(), expected: expected.into() }
+    }
+}
+
+/// The architectures by class and type.
+fn supported() -> String {
+    Family::ALL.map(|f| format!("{} (model_type {:?})", f.class(), f.model_type())).join(", ")
 }

@@ -7,10 +7,18 @@
 
 mod config;
 mod error;
+mod export;
+mod family;
+mod flops;
+mod keys;
 mod rope;
 mod spec;
 
-pub use config::ModelConfig;
+pub use config::{Dropout, ModelConfig};
 pub use error::ModelError;
+pub use family::Family;
 pub use rope::{RopeScaling, RopeSpec};
-pub use spec::{Init, ModelSpec, ParamId, ParamSpec, UnitKind, UnitSpec};
+pub use spec::{
+    BlockSpec, DenseSpec, Init, MlpSpec, ModelSpec, NormSpec, ParamId, ParamSpec, ProjectionSpec, Stored,
+    UnitKind, UnitSpec,
+};

@@ -3,6 +3,7 @@
 //! Su et al., "RoFormer", eq. 34: pair `i` of a head of `d` dims turns by `position * theta^(-2i/d)`.
 
 use crate::ModelError;
+use crate::keys::{Keys, positive_value as number};
 use serde_json::Value;
 
 /// How the inverse frequencies of a model trained on short sequences are stretched.
@@ -39,7 +40,7 @@ pub struct RopeSpec {
 
 impl RopeSpec {
     /// Reads both dialects: `rope_parameters` (transformers 5) or `rope_theta` with `rope_scaling` (4).
-    pub(crate) fn from_config(config: &Value) -> Result<Self, ModelError> {
+    pub(crate) fn from_config(config: &Keys) -> Result<Self, ModelError> {
         let nested = config.get("rope_parameters").filter(|v| !v.is_null());
         let scaling = nested.or_else(|| config.get("rope_scaling").filter(|v| !v.is_null()));
         let theta = match nested.and_then(|p| p.get("rope_theta")).or_else(|| config.get("rope_theta")) {
@@ -117,13 +118,6 @@ impl RopeSpec {
     }
 }
 
-fn number(key: &'static str, v: &Value) -> Result<f64, ModelError> {
-    match v.as_f64() {
-        Some(x) if x.is_finite() && x > 0.0 => Ok(x),
-        _ => Err(ModelError::Invalid { key, found: v.to_string(), expected: "a positive number".into() }),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,7 +127,10 @@ mod tests {
     fn both_dialects_read_the_same_rope() {
         let four = json!({"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 4.0}});
         let five = json!({"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 4.0}});
-        assert_eq!(RopeSpec::from_config(&four), RopeSpec::from_config(&five));
+        assert_eq!(
+            RopeSpec::from_config(four.as_object().unwrap()),
+            RopeSpec::from_config(five.as_object().unwrap())
+        );
     }
 
     #[test]
@@ -149,7 +146,10 @@ mod tests {
 
     #[test]
     fn unknown_scalings_are_refused_by_name() {
-        let e = RopeSpec::from_config(&json!({"rope_scaling": {"type": "yarn", "factor": 2.0}})).unwrap_err();
+        let e = RopeSpec::from_config(
+            json!({"rope_scaling": {"type": "yarn", "factor": 2.0}}).as_object().unwrap(),
+        )
+        .unwrap_err();
         assert!(e.to_string().contains("yarn"), "{e}");
     }
 }

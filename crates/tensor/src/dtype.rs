@@ -5,9 +5,11 @@
 pub enum DType {
     /// IEEE single.
     F32,
+    /// The upper half of an IEEE single.
+    BF16,
     /// Token ids, targets and positions.
     I32,
-    /// Fixed-point sums (see [`crate::fixed`]).
+    /// Fixed-point sums (see [`crate::fixed`]), and keys of random streams.
     I64,
 }
 
@@ -15,6 +17,7 @@ impl DType {
     /// Bytes of one element.
     pub const fn bytes(self) -> usize {
         match self {
+            DType::BF16 => 2,
             DType::F32 | DType::I32 => 4,
             DType::I64 => 8,
         }

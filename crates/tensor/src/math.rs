@@ -1,5 +1,7 @@
 //! Elementary functions as our own polynomials: the same bits on every machine and in every vector width.
 
+use crate::Float;
+
 /// `e^x`, relative error below 2e-7; 0 below -87.3, and the largest finite power of two's range above 88.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
@@ -95,18 +97,18 @@ pub fn sum16(n: usize, f: impl Fn(usize) -> f32) -> f32 {
 
 /// Dot product in [`sum16`]'s order, with fused multiply-adds.
 #[inline(always)]
-pub fn dot16(a: &[f32], b: &[f32]) -> f32 {
+pub fn dot16<A: Float, B: Float>(a: &[A], b: &[B]) -> f32 {
     let mut acc = [0f32; 16];
     let n = a.len().min(b.len());
     let (ca, cb) = (a[..n].chunks_exact(16), b[..n].chunks_exact(16));
     let (ra, rb) = (ca.remainder(), cb.remainder());
     for (x, y) in ca.zip(cb) {
         for l in 0..16 {
-            acc[l] = x[l].mul_add(y[l], acc[l]);
+            acc[l] = x[l].wide().mul_add(y[l].wide(), acc[l]);
         }
     }
     for l in 0..ra.len() {
-        acc[l] = ra[l].mul_add(rb[l], acc[l]);
+        acc[l] = ra[l].wide().mul_add(rb[l].wide(), acc[l]);
     }
     tree(acc)
 }
@@ -144,6 +146,12 @@ pub fn mix(mut z: u64) -> u64 {
 #[inline(always)]
 pub fn random_u64(key: u64, counter: u64) -> u64 {
     mix(mix(counter.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(key)) ^ key)
+}
+
+/// Whether element `index` of the random stream `key` survives a dropout that sets `rate` of all to zero.
+#[inline(always)]
+pub fn survives(key: u64, index: u64, rate: f32) -> bool {
+    (random_u64(key, index) >> 40) as f32 >= rate * (1u32 << 24) as f32
 }
 
 /// Element `index` of a standard normal stream (Box and Muller).

@@ -1,5 +1,6 @@
 //! Borrowed parts of a device's buffer: what device operations take.
 
+use crate::DType;
 use crate::device::Buffer;
 
 /// A part of a buffer to read.
@@ -27,6 +28,11 @@ pub struct SliceMut<'a, B> {
 }
 
 impl<'a, B: Buffer> Slice<'a, B> {
+    /// Type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.buf.dtype()
+    }
+
     /// All of a buffer.
     pub fn all(buf: &'a B) -> Self {
         Self { start: 0, len: buf.len(), buf }
@@ -54,6 +60,11 @@ impl<'a, B: Buffer> Slice<'a, B> {
 }
 
 impl<'a, B: Buffer> SliceMut<'a, B> {
+    /// Type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.buf.dtype()
+    }
+
     /// All of a buffer.
     pub fn all(buf: &'a mut B) -> Self {
         Self { start: 0, len: buf.len(), buf }

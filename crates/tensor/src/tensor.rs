@@ -47,6 +47,12 @@ impl Shape {
         &self.dims[..self.rank as usize]
     }
 
+    /// As many elements, in rows of `cols`.
+    fn in_rows_of(self, cols: usize) -> Self {
+        assert_eq!(self.len() % cols, 0, "{self:?} in rows of {cols}");
+        Self::matrix(self.len() / cols, cols)
+    }
+
     /// First dim.
     pub const fn rows(&self) -> usize {
         self.dims[0]
@@ -127,6 +133,15 @@ impl<D: Memory> Tensor<D> {
         ViewMut { slice: SliceMut::all(&mut self.buf), shape: self.shape, placements: self.placements }
     }
 
+    /// As [`View::in_rows_of`].
+    ///
+    /// # Panics
+    /// As [`View::in_rows_of`].
+    #[must_use]
+    pub fn in_rows_of(self, cols: usize) -> Self {
+        Self { shape: self.shape.in_rows_of(cols), ..self }
+    }
+
     /// Dims.
     pub fn shape(&self) -> Shape {
         self.shape
@@ -144,6 +159,20 @@ impl<D: Memory> Tensor<D> {
 }
 
 impl<'a, D: Memory> View<'a, D> {
+    /// Type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.slice.dtype()
+    }
+
+    /// The same elements as rows of `cols`: the heads of each token, say.
+    ///
+    /// # Panics
+    /// When they are not a whole number of rows: a fault of the calling program.
+    #[must_use]
+    pub fn in_rows_of(self, cols: usize) -> Self {
+        Self { shape: self.shape.in_rows_of(cols), ..self }
+    }
+
     /// Rows `start .. start + rows`.
     #[must_use]
     pub fn rows(self, start: usize, rows: usize) -> Self {
@@ -154,6 +183,20 @@ impl<'a, D: Memory> View<'a, D> {
 }
 
 impl<'a, D: Memory> ViewMut<'a, D> {
+    /// Type of the elements.
+    pub fn dtype(&self) -> DType {
+        self.slice.dtype()
+    }
+
+    /// As [`View::in_rows_of`].
+    ///
+    /// # Panics
+    /// As [`View::in_rows_of`].
+    #[must_use]
+    pub fn in_rows_of(self, cols: usize) -> Self {
+        Self { shape: self.shape.in_rows_of(cols), ..self }
+    }
+
     /// Rows `start .. start + rows`.
     #[must_use]
     pub fn rows(self, start: usize, rows: usize) -> Self {

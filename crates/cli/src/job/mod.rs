@@ -26,6 +26,8 @@ mod values;
 mod written;
 
 #[cfg(test)]
+mod every_key;
+#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod tests;
@@ -36,11 +38,16 @@ pub use bytes::{exact_bytes, parse_bytes, show_bytes};
 pub use error::JobError;
 pub use resolved::ResolvedJob;
 pub use validated::{
-    CheckpointJob, DataJob, Job, MemoryJob, ModelSource, OptimizerJob, OptimizerKind, Recompute, RunJob,
-    Schedule, TrainJob,
+    CheckpointJob, DataJob, EarlyStop, Job, Length, MemoryJob, ModelSource, OptimizerJob, OptimizerKind,
+    Recompute, RunJob, Schedule, Span, TrainJob,
 };
 
 /// Reads the job file at `path`, with each `section.key=value` of `sets` put over what it says.
 pub fn load(path: &Path, sets: &[String]) -> Result<ResolvedJob, JobError> {
     resolved::resolve(written::read(path, sets)?)
+}
+
+/// Reads a job from `text` as [`load`] does from a file; `path` is what messages name.
+pub fn parse(path: &Path, text: &str, sets: &[String]) -> Result<ResolvedJob, JobError> {
+    resolved::resolve(written::parse(path, text, sets)?)
 }

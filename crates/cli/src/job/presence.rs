@@ -70,6 +70,7 @@ pub(super) fn refuse_missing(written: &WrittenJob, meant: &[String], problems: &
             problems.push(format!("{}: missing; write {} ({meaning})", key.path(), key.kind.describe()));
         }
     }
+    refuse_no_length(written, meant, problems);
     match (there("model", "path"), there("model", "config")) {
         (false, false) => problems.push(
             "model: nothing to train; write model.path (the folder of a model to fine-tune) or \
@@ -87,5 +88,30 @@ pub(super) fn refuse_missing(written: &WrittenJob, meant: &[String], problems: &
                 .to_owned(),
         ),
         _ => {}
+    }
+}
+
+/// The keys that say how long a run is: a job has exactly one of them.
+pub(super) const LENGTHS: [&str; 3] = ["steps", "tokens", "epochs"];
+
+/// Refuses a job without a length, or with several. One that was refused by its value is there, but a length
+/// that a misspelt name was taken for is only not missing.
+fn refuse_no_length(written: &WrittenJob, meant: &[String], problems: &mut Vec<String>) {
+    let given: Vec<String> = LENGTHS
+        .iter()
+        .filter(|name| written.get("train", name).is_some())
+        .map(|name| format!("train.{name}"))
+        .collect();
+    let misspelt = meant.iter().any(|m| m == "train" || LENGTHS.iter().any(|l| *m == format!("train.{l}")));
+    if given.is_empty() && !misspelt {
+        problems.push(
+            "train: no length; write exactly one of train.steps, train.tokens and train.epochs".to_owned(),
+        );
+    } else if given.len() > 1 {
+        problems.push(format!(
+            "train: {} are given, and each says how long the run is; write exactly one of train.steps, \
+             train.tokens and train.epochs",
+            given.join(" and ")
+        ));
     }
 }

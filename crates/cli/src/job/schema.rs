@@ -127,8 +127,15 @@ pub const KEYS: &[Key] = &[
     key("data", "validation", Kind::Number(Included(0.0), Included(0.5)), Fallback::Number(0.05),
         "Share of the data held out for evaluation; 0 holds out nothing."),
 
-    key("train", "steps", count(1), Fallback::Required,
-        "Optimizer steps to train for."),
+    key("train", "steps", count(1), Fallback::Depends("what train.tokens or train.epochs comes to"),
+        "Optimizer steps to train for; exactly one of steps, tokens and epochs is given."),
+    key("train", "tokens", Kind::Whole { min: 1, max: i64::MAX },
+        Fallback::Depends("none, and train.steps or train.epochs is then required"),
+        "Tokens to train for, padding included: ceil(tokens / (train.global_batch x data.sequence_length)) \
+         steps."),
+    key("train", "epochs", POSITIVE, Fallback::Depends("none, and train.steps or train.tokens is then required"),
+        "Passes over the training data, parts of one allowed: ceil(epochs x sequences an epoch / \
+         train.global_batch) steps."),
     key("train", "micro_batch", count(1), Fallback::Whole(1),
         "Sequences that each data-parallel rank computes at once."),
     key("train", "global_batch", count(1), Fallback::Depends("train.micro_batch x data-parallel ranks"),
@@ -144,6 +151,11 @@ pub const KEYS: &[Key] = &[
         "Optimizer steps between evaluations on held-out data; 0 evaluates only at the end."),
     key("train", "evaluate_batches", count(0), Fallback::Whole(16),
         "Micro-batches of held-out data in one evaluation at most; 0 takes all."),
+    key("train", "stop_patience", count(0), Fallback::Whole(0),
+        "Evaluations without improvement of the held-out loss after which the run stops early, those that \
+         train.evaluate_every asks for; 0 never stops early."),
+    key("train", "stop_min_delta", NOT_NEGATIVE, Fallback::Number(0.0),
+        "Amount by which the held-out loss must fall below its lowest so far to count as an improvement."),
 
     key("optimizer", "kind", Kind::Choice(&["adamw"]), Fallback::Text("adamw"),
         "Update rule."),
@@ -156,14 +168,27 @@ pub const KEYS: &[Key] = &[
     key("optimizer", "eps", POSITIVE, Fallback::Number(1e-8),
         "Added to the denominator of the update."),
     key("optimizer", "weight_decay", NOT_NEGATIVE, Fallback::Number(0.1),
-        "Decoupled weight decay, a factor on the learning rate."),
-    key("optimizer", "schedule", Kind::Choice(&["constant", "linear", "cosine"]), Fallback::Text("cosine"),
-        "How the learning rate goes from its highest to its final value after the warmup."),
-    key("optimizer", "warmup_steps", count(0), Fallback::Whole(0),
+        "Decoupled weight decay, a factor on the learning rate; norms and biases never decay."),
+    key("optimizer", "no_decay", Kind::Texts, Fallback::Depends("none"),
+        "Glob patterns of the names of further parameters that do not decay, such as \
+         \"model.embed_tokens.*\"; each must match one."),
+    key("optimizer", "schedule", Kind::Choice(&["constant", "linear", "cosine", "wsd"]), Fallback::Text("cosine"),
+        "How the learning rate goes from its highest to its final value after the warmup; wsd is warm-up, \
+         stable, decay: it stays at the highest, and falls on a straight line over the last steps."),
+    key("optimizer", "warmup_steps", count(0), Fallback::Depends("0, or with warmup_share to none"),
         "Optimizer steps over which the learning rate rises from 0; at most train.steps."),
+    key("optimizer", "warmup_share", SHARE_BELOW_ONE, Fallback::Depends("none"),
+        "The warmup as a share of all steps, rounded to a whole step; instead of optimizer.warmup_steps."),
+    key("optimizer", "decay_steps", count(1), Fallback::Depends("none"),
+        "With schedule = \"wsd\", the last optimizer steps over which the learning rate falls."),
+    key("optimizer", "decay_share", Kind::Number(Excluded(0.0), Included(1.0)),
+        Fallback::Depends("0.1 with schedule = \"wsd\" and no decay_steps, otherwise to none"),
+        "The same as a share of all steps, rounded to a whole step, at least 1; instead of \
+         optimizer.decay_steps."),
     key("optimizer", "final_learning_rate", NOT_NEGATIVE,
         Fallback::Depends("0, or with schedule = \"constant\" to none"),
-        "Learning rate at the last step, at most optimizer.learning_rate."),
+        "Learning rate that the fall ends at one step after the last, so that no step is wasted on a rate of \
+         0; at most optimizer.learning_rate."),
 
     key("memory", "budget", Kind::Size, Fallback::Depends("the memory available on the machine"),
         "Memory the run may use: a size such as \"2 GiB\" or \"1500 MB\", or a whole number of bytes."),

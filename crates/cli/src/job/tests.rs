@@ -56,7 +56,7 @@ fn fills_in_every_default() {
             validation: 0.05,
         },
         train: TrainJob {
-            steps: 10,
+            length: Length::Steps(10),
             micro_batch: 1,
             global_batch: 2,
             micro_batches: 1,
@@ -65,6 +65,7 @@ fn fills_in_every_default() {
             clip: Some(1.0),
             evaluate_every: None,
             evaluate_batches: Some(16),
+            stop: None,
         },
         optimizer: OptimizerJob {
             kind: OptimizerKind::AdamW,
@@ -73,8 +74,10 @@ fn fills_in_every_default() {
             beta2: 0.95,
             eps: 1e-8,
             weight_decay: 0.1,
+            no_decay: vec![],
             schedule: Schedule::Cosine,
-            warmup_steps: 0,
+            warmup: Span::Steps(0),
+            decay: None,
             final_learning_rate: 0.0,
         },
         memory: MemoryJob { budget: None, recompute: Recompute::None },
@@ -118,6 +121,51 @@ fn takes_every_key() {
 }
 
 #[test]
+fn takes_a_schedule_with_a_stable_part_and_an_early_stop() {
+    let sets = [
+        "optimizer.schedule=wsd",
+        "optimizer.warmup_share=0.2",
+        "optimizer.no_decay=model.embed_tokens.*",
+        "train.evaluate_every=2",
+        "train.stop_patience=3",
+        "train.stop_min_delta=0.01",
+    ];
+    let job = resolve(FINE_TUNE, &sets).unwrap().validate(1).unwrap();
+    assert_eq!(job.train.stop, Some(EarlyStop { patience: 3, min_delta: 0.01 }));
+    assert_eq!(job.optimizer.no_decay, ["model.embed_tokens.*"]);
+    let o = &job.optimizer;
+    assert_eq!((o.schedule, o.warmup, o.decay), (Schedule::Wsd, Span::Share(0.2), Some(Span::Share(0.1))));
+    let job = resolve(FINE_TUNE, &[&sets[..], &["optimizer.decay_steps=4"]].concat()).unwrap();
+    assert_eq!(job.validate(1).unwrap().optimizer.decay, Some(Span::Steps(4)));
+    assert_eq!((Span::Share(0.25).of(10), Span::Share(1.0).of(7), Span::Steps(4).of(7)), (3, 7, 4));
+}
+
+// Two values for one thing are an error at start, even where they would agree.
+#[test]
+fn ac_1970_ac_3369_a_length_given_twice_is_refused() {
+    for (sets, given) in [
+        (&["train.tokens=1280"][..], "train.steps and train.tokens"),
+        (&["train.epochs=1"], "train.steps and train.epochs"),
+        (&["train.tokens=1280", "train.epochs=1"], "train.steps and train.tokens and train.epochs"),
+    ] {
+        let want = format!(
+            "train: {given} are given, and each says how long the run is; write exactly one of train.steps, \
+             train.tokens and train.epochs"
+        );
+        assert_eq!(problems(sets), want);
+    }
+}
+
+// Accumulation follows from train.global_batch alone: there is no second place to set it in, and a
+// batch that the micro-batch does not divide is refused (relations.rs).
+#[test]
+fn ac_1970_ac_3369_accumulation_has_one_place() {
+    for name in ["train.gradient_accumulation_steps", "train.accumulation", "optimizer.accumulation_steps"] {
+        assert!(problems(&[&format!("{name}=4")]).contains("no such key"), "{name}");
+    }
+}
+
+#[test]
 fn takes_the_path_of_a_config() {
     let text = FINE_TUNE.replace("path = 'models/tiny'", "config = 'c.json'");
     let job = resolve(&text, &["data.tokenizer=t.json"]).unwrap().validate(1).unwrap();
@@ -151,7 +199,7 @@ fn refuses_unknown_names_with_the_nearest() {
         (
             "optimizer.schedule=cosin",
             "optimizer.schedule = \"cosin\" is not known; did you mean \"cosine\"? The values are \
-             \"constant\", \"linear\", \"cosine\"",
+             \"constant\", \"linear\", \"cosine\", \"wsd\"",
         ),
         (
             "memory.recompute=some",
@@ -194,9 +242,9 @@ fn reports_everything_missing() {
              files, relative to the current working directory)",
             "data.sequence_length: missing; write a whole number from 1 to 2147483648 (Length of a training \
              sequence, in tokens)",
-            "train.steps: missing; write a whole number from 1 to 2147483648 (Optimizer steps to train for)",
             "optimizer.learning_rate: missing; write a number > 0 (Highest learning rate, reached after the \
              warmup)",
+            "train: no length; write exactly one of train.steps, train.tokens and train.epochs",
             "model: nothing to train; write model.path (the folder of a model to fine-tune) or model.config \
              (a config.json or a table, for random initialization)",
         ]

@@ -1,20 +1,19 @@
 //! The last unit: final norm, head and loss, by chunks of tokens, so that the whole logits never exist.
 
-use super::block::norm_backward;
+use super::Norm;
 use crate::Lease;
 use crate::sink::GradSink;
 use memwall_layout::Placements;
-use memwall_model::{ModelConfig, ParamId, UnitSpec};
+use memwall_model::{ModelConfig, NormSpec, ParamId};
 use memwall_tensor::device::Device;
 use memwall_tensor::{Category, DType, Error, Shape, Tensor, View, ViewMut, ops};
 
 /// The head.
 #[derive(Debug, Clone, Copy)]
 pub struct Head {
-    norm: ParamId,
+    norm: Norm,
     /// `[vocabulary, hidden]`; the embedding's where they are tied.
     pub weight: ParamId,
-    eps: f64,
     chunk: usize,
 }
 
@@ -28,10 +27,10 @@ pub struct LossSum<'a, D: Device> {
 }
 
 impl Head {
-    /// From the config and the unit's parameters; a tied head has the embedding's table as its weight.
-    pub fn new(config: &ModelConfig, spec: &UnitSpec, embedding: ParamId) -> Self {
-        let weight = spec.params.get(1).copied().unwrap_or(embedding);
-        Self { norm: spec.params[0], weight, eps: config.norm_eps, chunk: Self::chunk(config.vocab_size) }
+    /// From the config and the unit's parameters.
+    pub fn new(config: &ModelConfig, norm: NormSpec, weight: ParamId) -> Self {
+        let norm = Norm { spec: norm, eps: config.norm_eps };
+        Self { norm, weight, chunk: Self::chunk(config.vocab_size) }
     }
 
     /// Tokens whose logits exist at a time: at most 8 Mi logits, but no fewer than 64 tokens (a matrix product
@@ -53,7 +52,7 @@ impl Head {
         targets: View<'_, D>,
         loss: &mut LossSum<'_, D>,
     ) -> Result<(), Error> {
-        let n = ops::rms_norm(device, x.view(), own.get(self.norm), self.eps)?.y;
+        let n = self.norm.forward(device, own, x.view())?.y;
         drop(x);
         self.chunks(device, weight, n.view(), targets, loss, None, |_, _, _| Ok(()))
     }
@@ -72,9 +71,9 @@ impl Head {
         loss: &mut LossSum<'_, D>,
         sink: &mut GradSink<'_, D>,
     ) -> Result<Tensor<D>, Error> {
-        let normed = ops::rms_norm(device, x.view(), own.get(self.norm), self.eps)?;
+        let normed = self.norm.forward(device, own, x.view())?;
         let n = normed.y.view();
-        let mut dn = Tensor::new(device, x.shape(), DType::F32, n.placements, Category::Activations)?;
+        let mut dn = Tensor::new(device, x.shape(), x.dtype(), n.placements, Category::Activations)?;
         let scale = loss.scale as f32;
         sink.add(self.weight, |mut dw, accumulate| {
             self.chunks(device, weight, n, targets, loss, Some(scale), |start, logits, rows| {
@@ -85,9 +84,9 @@ impl Head {
                 ops::linear_weight_gradient(device, dlogits, n, dw.reborrow(), accumulate || start > 0)
             })
         })?;
-        let mut dx = Tensor::new(device, x.shape(), DType::F32, n.placements, Category::Activations)?;
+        let mut dx = Tensor::new(device, x.shape(), x.dtype(), n.placements, Category::Activations)?;
         device.zero(dx.view_mut().slice);
-        norm_backward(device, sink, self.norm, own, x.view(), normed, dn, &mut dx)?;
+        self.norm.backward(device, own, sink, x.view(), &normed, dn.view(), dx.view_mut())?;
         Ok(dx)
     }
 
@@ -130,7 +129,7 @@ impl Head {
         x: View<'_, D>,
     ) -> Result<Tensor<D>, Error> {
         let last = x.rows(x.shape.rows() - 1, 1);
-        let n = ops::rms_norm(device, last, own.get(self.norm), self.eps)?.y;
+        let n = self.norm.forward(device, own, last)?.y;
         let shape = Shape::matrix(1, weight.shape.rows());
         let mut logits = Tensor::new(device, shape, DType::F32, Placements::REPLICATED, Category::Workspace)?;
         ops::linear_into(device, n.view(), weight, logits.view_mut(), false)?;

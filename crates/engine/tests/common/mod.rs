@@ -5,7 +5,9 @@ pub mod decoder;
 pub mod jobs;
 
 use memwall_comm::Solo;
-use memwall_engine::{AdamWSettings, Decay, Keep, Parameters, Part, Rank, Schedule, Settings, StepReport};
+use memwall_engine::{
+    AdamWSettings, Decay, Keep, MicroBatch, Parameters, Part, Precision, Rank, Schedule, Settings, StepReport,
+};
 use memwall_model::{ModelConfig, ModelSpec, ParamId};
 use memwall_tensor::device::Device;
 use memwall_tensor::{Cpu, Description, device::Memory};
@@ -13,7 +15,15 @@ use safetensors::SafeTensors;
 use std::path::PathBuf;
 
 /// The reference folders that this engine can train.
-pub const FOLDERS: [&str; 3] = ["llama_gqa_untied", "llama_gqa_tied", "llama_mha_headdim_rope3"];
+pub const FOLDERS: [&str; 7] = [
+    "llama_gqa_untied",
+    "llama_gqa_tied",
+    "llama_mha_headdim_rope3",
+    "mistral_window",
+    "qwen2_bias",
+    "qwen3_qknorm",
+    "gpt2",
+];
 
 /// One reference folder in memory.
 pub struct Reference {
@@ -91,6 +101,8 @@ pub fn settings() -> Settings {
         micro_batch: 2,
         micro_batches: 1,
         sequence: 16,
+        precision: Precision::F32,
+        gradients: Precision::F32,
         deterministic: false,
         clip: None,
         seed: 1,
@@ -127,15 +139,14 @@ pub fn step(rank: &mut Rank<Cpu>, tokens: &[i32], targets: &[i32]) -> StepReport
     rank.step(&mut from_slices(tokens, targets), valid).unwrap()
 }
 
-/// A loader of micro-batches that lie one behind the other.
-pub fn from_slices<'a>(
-    tokens: &'a [i32],
-    targets: &'a [i32],
-) -> impl FnMut(usize, &mut [i32], &mut [i32]) + 'a {
-    move |micro, t, g| {
-        let n = t.len();
-        t.copy_from_slice(&tokens[micro * n..(micro + 1) * n]);
-        g.copy_from_slice(&targets[micro * n..(micro + 1) * n]);
+/// A loader of micro-batches that lie one behind the other, each sequence one document.
+pub fn from_slices<'a>(tokens: &'a [i32], targets: &'a [i32]) -> impl FnMut(usize, &mut MicroBatch<'_>) + 'a {
+    move |micro, b| {
+        let n = b.tokens.len();
+        b.tokens.copy_from_slice(&tokens[micro * n..(micro + 1) * n]);
+        b.targets.copy_from_slice(&targets[micro * n..(micro + 1) * n]);
+        let first = micro * b.samples.len();
+        b.samples.iter_mut().enumerate().for_each(|(i, s)| *s = (first + i) as u64);
     }
 }
 

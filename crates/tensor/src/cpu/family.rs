@@ -42,22 +42,22 @@ impl Family {
     }
 }
 
-/// Defines a kernel: a function whose first argument is a [`Family`], and whose body is compiled for each.
-/// Everything that the body calls must be `#[inline(always)]`, or it would be compiled without the family's
-/// instructions.
+/// Defines a kernel: a function whose first argument is a [`Family`], and whose body is compiled for each. It may be
+/// generic over one type of elements. Everything that the body calls must be `#[inline(always)]`, or it would be
+/// compiled without the family's instructions.
 macro_rules! kernel {
-    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block) => {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident $(<$t:ident: $bound:path>)? ($($arg:ident: $type:ty),* $(,)?) $body:block) => {
         $(#[$meta])*
-        $vis fn $name(family: $crate::cpu::Family, $($arg: $type),*) {
+        $vis fn $name $(<$t: $bound>)? (family: $crate::cpu::Family, $($arg: $type),*) {
             #[inline(always)]
-            fn body($($arg: $type),*) $body
+            fn body $(<$t: $bound>)? ($($arg: $type),*) $body
 
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
-                fn avx512($($arg: $type),*) { body($($arg),*) }
+                fn avx512 $(<$t: $bound>)? ($($arg: $type),*) { body($($arg),*) }
                 #[target_feature(enable = "avx2,fma")]
-                fn avx2($($arg: $type),*) { body($($arg),*) }
+                fn avx2 $(<$t: $bound>)? ($($arg: $type),*) { body($($arg),*) }
                 match family {
                     // SAFETY: a device is only made for a family that the machine has.
                     $crate::cpu::Family::Avx512 => return unsafe { avx512($($arg),*) },
@@ -73,3 +73,20 @@ macro_rules! kernel {
     };
 }
 pub(super) use kernel;
+
+/// Evaluates an expression with `T` as the type of a buffer's elements, f32 or bf16.
+macro_rules! for_float {
+    ($slice:expr, $t:ident => $body:expr) => {
+        match $slice.dtype() {
+            $crate::DType::BF16 => {
+                type $t = $crate::bf16;
+                $body
+            }
+            _ => {
+                type $t = f32;
+                $body
+            }
+        }
+    };
+}
+pub(super) use for_float;

@@ -3,7 +3,7 @@
 use super::{Cpu, M, Region, S};
 use crate::device::{Buffer, Memory};
 use crate::ledger::Charge;
-use crate::{Category, DType, Description, Ledger, OutOfMemory, math};
+use crate::{Category, DType, Description, Float, Ledger, OutOfMemory, bf16, math};
 use std::sync::Arc;
 
 /// A buffer in the CPU device's region.
@@ -39,6 +39,9 @@ pub(super) trait Element: bytemuck::Pod + Send + Sync {
 impl Element for f32 {
     const DTYPE: DType = DType::F32;
 }
+impl Element for bf16 {
+    const DTYPE: DType = DType::BF16;
+}
 impl Element for i32 {
     const DTYPE: DType = DType::I32;
 }
@@ -53,10 +56,6 @@ impl<'a> S<'a> {
         // SAFETY: `part` kept the range inside the buffer's block, which is aligned to 64 bytes, lives while
         // `self.buf` is borrowed, and is not written while it is borrowed shared. Any bits are a valid `T`.
         unsafe { std::slice::from_raw_parts(self.buf.base.cast::<T>().add(self.start), self.len) }
-    }
-
-    pub(super) fn dtype(&self) -> DType {
-        self.buf.dtype
     }
 
     fn raw(self) -> &'a [u8] {
@@ -78,6 +77,22 @@ impl<'a> M<'a> {
         let size = self.buf.dtype.bytes();
         // SAFETY: as in `get`.
         unsafe { std::slice::from_raw_parts_mut(self.buf.base.add(self.start * size), self.len * size) }
+    }
+}
+
+impl Cpu {
+    fn cast_to<A: Float, B: Float>(&self, src: &[A], dst: &mut [B]) {
+        assert_eq!(src.len(), dst.len(), "elements to cast");
+        let (tasks, size) = self.parts(src.len(), 64);
+        let dst = super::Shared::of(dst);
+        self.parallel(tasks, |t| {
+            let part = t * size..((t + 1) * size).min(src.len());
+            // SAFETY: task `t` takes the `t`-th part.
+            let dst = unsafe { dst.part(part.start, part.len()) };
+            for (d, s) in dst.iter_mut().zip(&src[part]) {
+                *d = B::narrow(s.wide());
+            }
+        });
     }
 }
 
@@ -108,6 +123,14 @@ impl Memory for Cpu {
 
     fn copy(&self, src: S<'_>, dst: M<'_>) {
         dst.raw().copy_from_slice(src.raw());
+    }
+
+    fn cast(&self, src: S<'_>, dst: M<'_>) {
+        match (src.dtype(), dst.dtype()) {
+            (DType::F32, DType::BF16) => self.cast_to(src.get::<f32>(), dst.get::<bf16>()),
+            (DType::BF16, DType::F32) => self.cast_to(src.get::<bf16>(), dst.get::<f32>()),
+            _ => self.copy(src, dst),
+        }
     }
 
     fn zero(&self, dst: M<'_>) {

@@ -5,6 +5,7 @@ mod family;
 mod gemm;
 mod loss;
 mod memory;
+mod norms;
 mod optimizer;
 mod pointwise;
 mod region;

@@ -3,15 +3,16 @@
 use super::family::kernel;
 use super::loss::{BLOCK, add_wide};
 use super::{Cpu, M, S, Shared};
-use crate::DType;
 use crate::device::{AdamW, Optimizer};
 use crate::fixed::{self, Wide};
+use crate::{DType, Float, bf16};
 use std::sync::Mutex;
 
-/// A gradient in either form, read as f32 a block at a time.
+/// A gradient in any form, read as f32 a block at a time.
 #[derive(Clone, Copy)]
 enum Gradient<'a> {
     F32(&'a [f32]),
+    Bf16(&'a [bf16]),
     Fixed(&'a [i64]),
 }
 
@@ -19,6 +20,7 @@ impl<'a> Gradient<'a> {
     fn of(s: S<'a>) -> Self {
         match s.dtype() {
             DType::I64 => Gradient::Fixed(s.get()),
+            DType::BF16 => Gradient::Bf16(s.get()),
             _ => Gradient::F32(s.get()),
         }
     }
@@ -26,6 +28,7 @@ impl<'a> Gradient<'a> {
     fn len(&self) -> usize {
         match self {
             Gradient::F32(g) => g.len(),
+            Gradient::Bf16(g) => g.len(),
             Gradient::Fixed(g) => g.len(),
         }
     }
@@ -34,6 +37,11 @@ impl<'a> Gradient<'a> {
     fn read(&self, start: usize, out: &mut [f32]) {
         match self {
             Gradient::F32(g) => out.copy_from_slice(&g[start..start + out.len()]),
+            Gradient::Bf16(g) => {
+                for (o, x) in out.iter_mut().zip(&g[start..]) {
+                    *o = x.wide();
+                }
+            }
             Gradient::Fixed(g) => {
                 for (o, x) in out.iter_mut().zip(&g[start..]) {
                     *o = fixed::to_f32(*x);
@@ -43,9 +51,16 @@ impl<'a> Gradient<'a> {
     }
 }
 
-impl Optimizer for Cpu {
-    fn accumulate_fixed(&self, values: S<'_>, sums: M<'_>) {
-        let (values, sums) = (values.get::<f32>(), sums.get::<i64>());
+impl Cpu {
+    /// `sums[i] = sum(sums[i], values[i])`, or of zero when `fresh`.
+    fn accumulate_in<T: Copy + Send + Sync>(
+        &self,
+        values: &[f32],
+        sums: &mut [T],
+        fresh: bool,
+        zero: T,
+        sum: impl Fn(T, f32) -> T + Sync + Send,
+    ) {
         assert_eq!(values.len(), sums.len(), "gradients and their sums");
         let (tasks, size) = self.parts(values.len(), 64);
         let sums = Shared::of(sums);
@@ -54,9 +69,24 @@ impl Optimizer for Cpu {
             // SAFETY: task `t` takes its own part.
             let sums = unsafe { sums.part(part.start, part.len()) };
             for (s, v) in sums.iter_mut().zip(&values[part]) {
-                *s = fixed::add(*s, fixed::from_f32(*v));
+                *s = sum(if fresh { zero } else { *s }, *v);
             }
         });
+    }
+}
+
+impl Optimizer for Cpu {
+    fn accumulate(&self, values: S<'_>, sums: M<'_>, fresh: bool) {
+        let values = values.get::<f32>();
+        match sums.dtype() {
+            DType::I64 => {
+                self.accumulate_in(values, sums.get(), fresh, 0i64, |s, v| fixed::add(s, fixed::from_f32(v)))
+            }
+            DType::BF16 => {
+                self.accumulate_in(values, sums.get(), fresh, bf16::ZERO, |s, v| Float::narrow(s.wide() + v));
+            }
+            _ => self.accumulate_in(values, sums.get(), fresh, 0f32, |s, v| s + v),
+        }
     }
 
     fn sum_squares(&self, gradient: S<'_>, into: M<'_>) {
@@ -99,6 +129,7 @@ impl Optimizer for Cpu {
         parameter: M<'_>,
         first: M<'_>,
         second: M<'_>,
+        rounded: Option<M<'_>>,
     ) {
         let clip = clip.get::<f32>();
         if !clip[1].is_finite() {
@@ -108,7 +139,9 @@ impl Optimizer for Cpu {
         let g = Gradient::of(gradient);
         let (p, m, v) = (parameter.get::<f32>(), first.get::<f32>(), second.get::<f32>());
         assert!([p.len(), m.len(), v.len()] == [g.len(); 3], "a parameter, its gradient and its moments");
-        let (p, m, v) = (Shared::of(p), Shared::of(m), Shared::of(v));
+        let rounded = rounded.map(|r| r.get::<bf16>());
+        assert!(rounded.as_ref().is_none_or(|r| r.len() == g.len()), "a parameter and its rounded copy");
+        let (p, m, v, rounded) = (Shared::of(p), Shared::of(m), Shared::of(v), rounded.map(Shared::of));
         let (tasks, size) = self.parts(g.len(), BLOCK);
         self.parallel(tasks, |t| {
             let mut block = [0f32; BLOCK];
@@ -120,6 +153,10 @@ impl Optimizer for Cpu {
                 unsafe {
                     let (p, m, v) = (p.part(start, n), m.part(start, n), v.part(start, n));
                     adamw(self.family, step, &block[..n], p, m, v);
+                    if let Some(rounded) = rounded {
+                        let rounded = rounded.part(start, n);
+                        rounded.iter_mut().zip(p).for_each(|(r, p)| *r = Float::narrow(*p));
+                    }
                 }
             }
         });

@@ -1,167 +1,213 @@
-//! Norms, lookups, rotary embedding, SwiGLU.
+//! Lookups, the rotary embedding, activations, sums and dropout.
 
-use super::family::kernel;
-use super::{Cpu, M, S, Shared};
-use crate::device::{Norms, Pointwise, RopeDims};
-use crate::math::{dot16, sigmoid, sum16};
-
-/// Columns that one task sums over all rows.
-const COLUMNS: usize = 64;
-
-impl Norms for Cpu {
-    fn rms_norm(&self, x: S<'_>, w: S<'_>, eps: f32, y: M<'_>, rstd: M<'_>) {
-        let (x, w, y, rstd) = (x.get::<f32>(), w.get::<f32>(), y.get::<f32>(), rstd.get::<f32>());
-        let dim = w.len();
-        assert!(x.len() == rstd.len() * dim && y.len() == x.len(), "rows of a norm");
-        let (tasks, rows) = self.parts(rstd.len(), 1);
-        let (total, y, r) = (rstd.len(), Shared::of(y), Shared::of(rstd));
-        self.parallel(tasks, |t| {
-            let (first, n) = (t * rows, rows.min(total - t * rows));
-            // SAFETY: task `t` takes its own rows.
-            let (y, r) = unsafe { (y.part(first * dim, n * dim), r.part(first, n)) };
-            rms_norm(self.family, &x[first * dim..(first + n) * dim], w, eps, y, r);
-        });
-    }
-
-    fn rms_norm_input_gradient(&self, x: S<'_>, w: S<'_>, rstd: S<'_>, dy: S<'_>, dx: M<'_>) {
-        let (x, w, rstd) = (x.get::<f32>(), w.get::<f32>(), rstd.get::<f32>());
-        let (dy, dx) = (dy.get::<f32>(), dx.get::<f32>());
-        let dim = w.len();
-        assert!([x.len(), dy.len(), dx.len()] == [rstd.len() * dim; 3], "rows of a norm");
-        let dx = Shared::of(dx);
-        let (tasks, rows) = self.parts(rstd.len(), 1);
-        self.parallel(tasks, |t| {
-            let (first, n) = (t * rows, rows.min(rstd.len() - t * rows));
-            let part = first * dim..(first + n) * dim;
-            // SAFETY: task `t` takes its own rows.
-            let dx = unsafe { dx.part(part.start, part.len()) };
-            rms_norm_dx(self.family, &x[part.clone()], w, &rstd[first..first + n], &dy[part], dx);
-        });
-    }
-
-    fn rms_norm_weight_gradient(&self, x: S<'_>, rstd: S<'_>, dy: S<'_>, dw: M<'_>, accumulate: bool) {
-        let (x, rstd, dy, dw) = (x.get::<f32>(), rstd.get::<f32>(), dy.get::<f32>(), dw.get::<f32>());
-        let (dim, dw) = (dw.len(), Shared::of(dw));
-        self.parallel(dim.div_ceil(COLUMNS), |t| {
-            let first = t * COLUMNS;
-            // SAFETY: task `t` takes its own columns.
-            let dw = unsafe { dw.part(first, COLUMNS.min(dim - first)) };
-            if !accumulate {
-                dw.fill(0.0);
-            }
-            rms_norm_dw(self.family, x, rstd, dy, dim, first, dw);
-        });
-    }
-}
-
-kernel! {
-    fn rms_norm(x: &[f32], w: &[f32], eps: f32, y: &mut [f32], rstd: &mut [f32]) {
-        let dim = w.len();
-        for ((x, y), r) in x.chunks_exact(dim).zip(y.chunks_exact_mut(dim)).zip(rstd) {
-            *r = 1.0 / (dot16(x, x) / dim as f32 + eps).sqrt();
-            for ((y, x), w) in y.iter_mut().zip(x).zip(w) {
-                *y = x * *r * w;
-            }
-        }
-    }
-}
-
-kernel! {
-    fn rms_norm_dx(x: &[f32], w: &[f32], rstd: &[f32], dy: &[f32], dx: &mut [f32]) {
-        let dim = w.len();
-        let rows = x.chunks_exact(dim).zip(dy.chunks_exact(dim)).zip(dx.chunks_exact_mut(dim));
-        for (((x, dy), dx), r) in rows.zip(rstd) {
-            let projection = sum16(dim, |i| w[i] * dy[i] * x[i]) * (r * r) / dim as f32;
-            for i in 0..dim {
-                dx[i] += r * (w[i] * dy[i] - x[i] * projection);
-            }
-        }
-    }
-}
-
-kernel! {
-    fn rms_norm_dw(x: &[f32], rstd: &[f32], dy: &[f32], dim: usize, first: usize, dw: &mut [f32]) {
-        for (row, r) in rstd.iter().enumerate() {
-            let at = row * dim + first;
-            let (x, dy) = (&x[at..at + dw.len()], &dy[at..at + dw.len()]);
-            for ((d, x), dy) in dw.iter_mut().zip(x).zip(dy) {
-                *d = (x * r).mul_add(*dy, *d);
-            }
-        }
-    }
-}
+use super::family::{for_float, kernel};
+use super::norms::COLUMNS;
+use super::{Cpu, CpuBuf, M, S, Shared};
+use crate::Float;
+use crate::device::{Columns, Dropout, Pointwise, RopeDims};
+use crate::math::{mix, sigmoid, survives};
 
 impl Pointwise for Cpu {
-    fn embedding(&self, ids: S<'_>, table: S<'_>, dim: usize, out: M<'_>) {
-        let (ids, table, out) = (ids.get::<i32>(), table.get::<f32>(), out.get::<f32>());
-        for (id, row) in ids.iter().zip(out.chunks_exact_mut(dim)) {
-            let at = *id as usize * dim;
-            row.copy_from_slice(&table[at..at + dim]);
-        }
-    }
-
-    fn embedding_gradient(&self, ids: S<'_>, dy: S<'_>, dim: usize, dtable: M<'_>, accumulate: bool) {
-        let (ids, dy, dtable) = (ids.get::<i32>(), dy.get::<f32>(), dtable.get::<f32>());
-        let rows = dtable.len().checked_div(dim).unwrap_or(0);
-        assert!(ids.iter().all(|id| (*id as usize) < rows), "an id outside a table of {rows} rows");
-        if !accumulate {
-            dtable.fill(0.0);
-        }
-        let dtable = Shared::of(dtable);
-        self.parallel(dim.div_ceil(COLUMNS), |t| {
-            let (first, n) = (t * COLUMNS, COLUMNS.min(dim - t * COLUMNS));
-            for (row, id) in ids.iter().enumerate() {
-                // SAFETY: task `t` takes its own columns.
-                let d = unsafe { dtable.part(*id as usize * dim + first, n) };
-                for (d, g) in d.iter_mut().zip(&dy[row * dim + first..]) {
-                    *d += g;
+    fn embedding(&self, ids: S<'_>, table: S<'_>, dim: usize, out: M<'_>, accumulate: bool) {
+        for_float!(table, T => {
+            let (ids, table, out) = (ids.get::<i32>(), table.get::<T>(), out.get::<T>());
+            for (id, row) in ids.iter().zip(out.chunks_exact_mut(dim)) {
+                let at = *id as usize * dim;
+                let found = &table[at..at + dim];
+                if accumulate {
+                    add(self.family, row, found);
+                } else {
+                    row.copy_from_slice(found);
                 }
             }
         });
     }
 
+    fn embedding_gradient(&self, ids: S<'_>, dy: S<'_>, dim: usize, dtable: M<'_>, accumulate: bool) {
+        for_float!(dy, T => {
+            let (ids, dy, dtable) = (ids.get::<i32>(), dy.get::<T>(), dtable.get::<f32>());
+            let rows = dtable.len().checked_div(dim).unwrap_or(0);
+            assert!(ids.iter().all(|id| (*id as usize) < rows), "an id outside a table of {rows} rows");
+            if !accumulate {
+                dtable.fill(0.0);
+            }
+            let dtable = Shared::of(dtable);
+            self.parallel(dim.div_ceil(COLUMNS), |t| {
+                let (first, n) = (t * COLUMNS, COLUMNS.min(dim - t * COLUMNS));
+                for (row, id) in ids.iter().enumerate() {
+                    // SAFETY: task `t` takes its own columns.
+                    let d = unsafe { dtable.part(*id as usize * dim + first, n) };
+                    for (d, g) in d.iter_mut().zip(&dy[row * dim + first..]) {
+                        *d += g.wide();
+                    }
+                }
+            });
+        });
+    }
+
     fn rope(&self, d: RopeDims, x: M<'_>, positions: S<'_>, table: S<'_>, inverse: bool) {
-        let (x, positions, table) = (x.get::<f32>(), positions.get::<i32>(), table.get::<f32>());
-        let width = d.heads * d.head_dim;
-        assert!(x.len() == d.rows * width && positions.len() == d.rows, "rows of a rotary embedding");
-        let (tasks, rows) = self.parts(d.rows, 1);
-        let x = Shared::of(x);
-        self.parallel(tasks, |t| {
-            let (first, n) = (t * rows, rows.min(d.rows - t * rows));
-            // SAFETY: task `t` takes its own rows.
-            let x = unsafe { x.part(first * width, n * width) };
-            rope(self.family, d, x, &positions[first..first + n], table, inverse);
+        for_float!(x, T => {
+            let (x, positions, table) = (x.get::<T>(), positions.get::<i32>(), table.get::<f32>());
+            let width = d.heads * d.head_dim;
+            assert!(x.len() == d.rows * width && positions.len() == d.rows, "rows of a rotary embedding");
+            let x = Shared::of(x);
+            self.by_rows(d.rows, |first, n| {
+                // SAFETY: this task takes its own rows.
+                let x = unsafe { x.part(first * width, n * width) };
+                rope(self.family, d, x, &positions[first..first + n], table, inverse);
+            });
         });
     }
 
     fn swiglu(&self, gate: S<'_>, up: S<'_>, out: M<'_>) {
-        let (gate, up, out) = (gate.get::<f32>(), up.get::<f32>(), out.get::<f32>());
-        let (tasks, size) = self.parts(out.len(), 64);
-        let (len, out) = (out.len(), Shared::of(out));
-        self.parallel(tasks, |t| {
-            let part = t * size..((t + 1) * size).min(len);
-            // SAFETY: task `t` takes its own part.
-            let out = unsafe { out.part(part.start, part.len()) };
-            swiglu(self.family, &gate[part.clone()], &up[part], out);
+        for_float!(gate, T => {
+            let (gate, up, out) = (gate.get::<T>(), up.get::<T>(), out.get::<T>());
+            let (len, out) = (out.len(), Shared::of(out));
+            self.by_elements(len, |part| {
+                // SAFETY: this task takes its own part.
+                let out = unsafe { out.part(part.start, part.len()) };
+                swiglu(self.family, &gate[part.clone()], &up[part], out);
+            });
         });
     }
 
     fn swiglu_backward(&self, gate: M<'_>, up: M<'_>, dout: S<'_>) {
-        let (gate, up, dout) = (gate.get::<f32>(), up.get::<f32>(), dout.get::<f32>());
-        assert!([gate.len(), up.len()] == [dout.len(); 2], "gate, up and their gradient");
-        let (tasks, size) = self.parts(dout.len(), 64);
-        let (gate, up) = (Shared::of(gate), Shared::of(up));
-        self.parallel(tasks, |t| {
-            let part = t * size..((t + 1) * size).min(dout.len());
-            // SAFETY: task `t` takes its own part.
-            let (gate, up) = unsafe { (gate.part(part.start, part.len()), up.part(part.start, part.len())) };
-            swiglu_backward(self.family, gate, up, &dout[part]);
+        for_float!(gate, T => {
+            let (gate, up, dout) = (gate.get::<T>(), up.get::<T>(), dout.get::<T>());
+            assert!([gate.len(), up.len()] == [dout.len(); 2], "gate, up and their gradient");
+            let (gate, up) = (Shared::of(gate), Shared::of(up));
+            self.by_elements(dout.len(), |part| {
+                // SAFETY: this task takes its own part.
+                let (gate, up) = unsafe { (gate.part(part.start, part.len()), up.part(part.start, part.len())) };
+                swiglu_backward(self.family, gate, up, &dout[part]);
+            });
+        });
+    }
+
+    fn gelu(&self, x: S<'_>, out: M<'_>) {
+        for_float!(x, T => {
+            let (x, out) = (x.get::<T>(), out.get::<T>());
+            let (len, out) = (out.len(), Shared::of(out));
+            self.by_elements(len, |part| {
+                // SAFETY: this task takes its own part.
+                let out = unsafe { out.part(part.start, part.len()) };
+                gelu(self.family, &x[part], out);
+            });
+        });
+    }
+
+    fn gelu_backward(&self, x: M<'_>, dout: S<'_>) {
+        for_float!(x, T => self.update(x.get::<T>(), dout.get::<T>(), gelu_backward));
+    }
+
+    fn add(&self, x: M<'_>, y: S<'_>) {
+        for_float!(x, T => self.update(x.get::<T>(), y.get::<T>(), add));
+    }
+
+    fn add_rows(&self, x: M<'_>, b: S<'_>) {
+        for_float!(x, T => {
+            let (x, b) = (x.get::<T>(), b.get::<T>());
+            let dim = b.len();
+            let (rows, x) = (x.len() / dim, Shared::of(x));
+            self.by_rows(rows, |first, n| {
+                // SAFETY: this task takes its own rows.
+                for row in unsafe { x.part(first * dim, n * dim) }.chunks_exact_mut(dim) {
+                    add(self.family, row, b);
+                }
+            });
+        });
+    }
+
+    fn sum_rows(&self, x: S<'_>, out: M<'_>, accumulate: bool) {
+        for_float!(x, T => {
+            let x = x.get::<T>();
+            self.by_columns(out.get::<f32>(), accumulate, |first, dim, out| sum_rows(self.family, x, dim, first, out));
+        });
+    }
+
+    fn copy_columns(&self, src: S<'_>, from: Columns, dst: M<'_>, to: Columns, cols: usize) {
+        for_float!(src, T => {
+            let (src, dst) = (src.get::<T>(), dst.get::<T>());
+            assert_eq!(src.len() / from.of, dst.len() / to.of, "rows to copy columns of");
+            for (src, dst) in src.chunks_exact(from.of).zip(dst.chunks_exact_mut(to.of)) {
+                dst[to.start..to.start + cols].copy_from_slice(&src[from.start..from.start + cols]);
+            }
+        });
+    }
+
+    fn dropout(&self, x: M<'_>, dropout: Dropout<'_, CpuBuf>) {
+        for_float!(x, T => {
+            let (x, keys) = (x.get::<T>(), dropout.keys.get::<i64>());
+            let each = x.len() / keys.len();
+            assert_eq!(each * keys.len(), x.len(), "elements of each sequence");
+            for (x, key) in x.chunks_exact_mut(each).zip(keys) {
+                let key = dropout_key(*key, dropout.salt);
+                let x = Shared::of(x);
+                self.by_elements(each, |part| {
+                    // SAFETY: this task takes its own part.
+                    let x = unsafe { x.part(part.start, part.len()) };
+                    drop_out(self.family, x, key, part.start, dropout.rate);
+                });
+            }
+        });
+    }
+}
+
+/// The key of one dropout in one sequence.
+#[inline(always)]
+pub(super) fn dropout_key(sequence: i64, salt: u64) -> u64 {
+    mix(sequence as u64 ^ mix(salt))
+}
+
+impl Cpu {
+    /// Carries out `task` on parts of `len` elements.
+    fn by_elements(&self, len: usize, task: impl Fn(std::ops::Range<usize>) + Sync + Send) {
+        let (tasks, size) = self.parts(len, 64);
+        self.parallel(tasks, |t| task(t * size..((t + 1) * size).min(len)));
+    }
+
+    /// Carries out a kernel that changes `x` by `y`, element by element.
+    fn update<T: Float>(&self, x: &mut [T], y: &[T], kernel: fn(super::Family, &mut [T], &[T])) {
+        assert_eq!(x.len(), y.len(), "elements of two operands");
+        let x = Shared::of(x);
+        self.by_elements(y.len(), |part| {
+            // SAFETY: this task takes its own part.
+            let x = unsafe { x.part(part.start, part.len()) };
+            kernel(self.family, x, &y[part]);
         });
     }
 }
 
 kernel! {
-    fn rope(d: RopeDims, x: &mut [f32], positions: &[i32], table: &[f32], inverse: bool) {
+    fn add<T: Float>(x: &mut [T], y: &[T]) {
+        for (x, y) in x.iter_mut().zip(y) {
+            *x = T::narrow(x.wide() + y.wide());
+        }
+    }
+}
+
+kernel! {
+    fn sum_rows<T: Float>(x: &[T], dim: usize, first: usize, out: &mut [f32]) {
+        for row in x.chunks_exact(dim) {
+            for (o, x) in out.iter_mut().zip(&row[first..]) {
+                *o += x.wide();
+            }
+        }
+    }
+}
+
+kernel! {
+    fn drop_out<T: Float>(x: &mut [T], key: u64, first: usize, rate: f32) {
+        let grow = 1.0 / (1.0 - rate);
+        for (i, x) in x.iter_mut().enumerate() {
+            let kept = survives(key, (first + i) as u64, rate);
+            *x = T::narrow(if kept { x.wide() * grow } else { 0.0 });
+        }
+    }
+}
+
+kernel! {
+    fn rope<T: Float>(d: RopeDims, x: &mut [T], positions: &[i32], table: &[f32], inverse: bool) {
         let half = d.head_dim / 2;
         for (row, p) in x.chunks_exact_mut(d.heads * d.head_dim).zip(positions) {
             let angles = &table[*p as usize * d.head_dim..][..d.head_dim];
@@ -169,10 +215,10 @@ kernel! {
             for head in row.chunks_exact_mut(d.head_dim) {
                 let (a, b) = head.split_at_mut(half);
                 for i in 0..half {
-                    let (x, y) = (a[i], b[i]);
+                    let (x, y) = (a[i].wide(), b[i].wide());
                     let s = if inverse { -sin[i] } else { sin[i] };
-                    a[i] = x.mul_add(cos[i], -(y * s));
-                    b[i] = y.mul_add(cos[i], x * s);
+                    a[i] = T::narrow(x.mul_add(cos[i], -(y * s)));
+                    b[i] = T::narrow(y.mul_add(cos[i], x * s));
                 }
             }
         }
@@ -180,20 +226,51 @@ kernel! {
 }
 
 kernel! {
-    fn swiglu(gate: &[f32], up: &[f32], out: &mut [f32]) {
+    fn swiglu<T: Float>(gate: &[T], up: &[T], out: &mut [T]) {
         for ((o, g), u) in out.iter_mut().zip(gate).zip(up) {
-            *o = g * sigmoid(*g) * u;
+            let g = g.wide();
+            *o = T::narrow(g * sigmoid(g) * u.wide());
         }
     }
 }
 
 kernel! {
-    fn swiglu_backward(gate: &mut [f32], up: &mut [f32], dout: &[f32]) {
-        for ((g, u), d) in gate.iter_mut().zip(up).zip(dout) {
-            let s = sigmoid(*g);
-            let silu = *g * s;
-            let slope = s * (1.0 + *g * (1.0 - s));
-            (*g, *u) = (d * *u * slope, d * silu);
+    fn swiglu_backward<T: Float>(gate: &mut [T], up: &mut [T], dout: &[T]) {
+        for ((gate, up), d) in gate.iter_mut().zip(up).zip(dout) {
+            let (g, u, d) = (gate.wide(), up.wide(), d.wide());
+            let s = sigmoid(g);
+            let silu = g * s;
+            let slope = s * (1.0 + g * (1.0 - s));
+            (*gate, *up) = (T::narrow(d * u * slope), T::narrow(d * silu));
+        }
+    }
+}
+
+/// `0.5 (1 + tanh(u)) = sigmoid(2u)`, with `2u = 2 sqrt(2 / pi) (x + 0.044715 x^3)`: that sigmoid, and the slope of
+/// `2u`.
+#[inline(always)]
+fn gate_of_gelu(x: f32) -> (f32, f32) {
+    const SCALE: f32 = 1.595_769;
+    let square = x * x;
+    let twice = SCALE * x * square.mul_add(0.044_715, 1.0);
+    (sigmoid(twice), SCALE * square.mul_add(3.0 * 0.044_715, 1.0))
+}
+
+kernel! {
+    fn gelu<T: Float>(x: &[T], out: &mut [T]) {
+        for (o, x) in out.iter_mut().zip(x) {
+            let x = x.wide();
+            *o = T::narrow(x * gate_of_gelu(x).0);
+        }
+    }
+}
+
+kernel! {
+    fn gelu_backward<T: Float>(x: &mut [T], dout: &[T]) {
+        for (x, d) in x.iter_mut().zip(dout) {
+            let at = x.wide();
+            let (s, slope) = gate_of_gelu(at);
+            *x = T::narrow(d.wide() * (s + at * s * (1.0 - s) * slope));
         }
     }
 }

@@ -25,10 +25,10 @@ pub struct MatmulDims {
     pub k: usize,
 }
 
-/// Matrix products.
+/// Matrix products. Each operand and the result is f32 or bf16; sums are f32, rounded once where the result is bf16.
 pub trait Linear: Memory {
     /// `c = a b`, or `c += a b` when `accumulate`. Each element is one chain of fused multiply-adds over
-    /// `k` in order, begun at zero, or at `c`. One row in the layout [`MatmulLayout::Nt`], a token being generated, is
+    /// `k` in order, begun at zero, or at `c`. One row in the layout [`MatmulLayout::Nt`], all f32, a token being generated, is
     /// summed as [`crate::math::dot16`] does instead: packing the weight would cost more than the product.
     fn matmul(
         &self,

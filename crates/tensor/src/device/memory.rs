@@ -41,6 +41,9 @@ pub trait Memory: Sized + std::fmt::Debug {
     /// Copies elements from buffer to buffer; both have the same length and dtype.
     fn copy(&self, src: Slice<'_, Self::Buf>, dst: SliceMut<'_, Self::Buf>);
 
+    /// Copies floating-point elements, each rounded to the nearest of `dst`'s type.
+    fn cast(&self, src: Slice<'_, Self::Buf>, dst: SliceMut<'_, Self::Buf>);
+
     /// Sets every byte to zero.
     fn zero(&self, dst: SliceMut<'_, Self::Buf>);
 

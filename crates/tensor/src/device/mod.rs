@@ -8,15 +8,17 @@ mod attention;
 mod linear;
 mod loss;
 mod memory;
+mod norms;
 mod optimizer;
 mod pointwise;
 
-pub use attention::{Attention, AttentionDims, AttentionSaved};
+pub use attention::{Attention, AttentionDims, AttentionInput, AttentionSaved, Dropout};
 pub use linear::{Linear, MatmulDims, MatmulLayout};
 pub use loss::Loss;
 pub use memory::{Buffer, Memory};
+pub use norms::{LayerNorm, Norms, RowStats};
 pub use optimizer::{AdamW, Optimizer};
-pub use pointwise::{Norms, Pointwise, RopeDims};
+pub use pointwise::{Columns, Pointwise, RopeDims};
 
 /// All that a decoder's training step needs. The name stands for the whole set of traits.
 pub trait Device:

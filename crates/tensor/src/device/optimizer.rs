@@ -20,11 +20,11 @@ pub struct AdamW {
     pub step: u64,
 }
 
-/// Operations between backward and the next forward. A gradient is f32, or 64-bit fixed point
+/// Operations between backward and the next forward. A gradient is f32, bf16, or 64-bit fixed point
 /// ([`crate::fixed`]).
 pub trait Optimizer: Memory {
-    /// Adds f32 `values` to the fixed-point `sums`, element by element; overflow sticks.
-    fn accumulate_fixed(&self, values: Slice<'_, Self::Buf>, sums: SliceMut<'_, Self::Buf>);
+    /// Adds f32 `values` to `sums`, element by element, or stores them when `fresh`. In fixed point overflow sticks.
+    fn accumulate(&self, values: Slice<'_, Self::Buf>, sums: SliceMut<'_, Self::Buf>, fresh: bool);
 
     /// Adds the sum of squares of a gradient to a wide sum, by canonical blocks of 1024 elements.
     fn sum_squares(&self, gradient: Slice<'_, Self::Buf>, into: SliceMut<'_, Self::Buf>);
@@ -33,7 +33,8 @@ pub trait Optimizer: Memory {
     /// without a limit. A norm that is not finite is infinity, and makes AdamW leave everything as it is.
     fn clip_factor(&self, squares: Slice<'_, Self::Buf>, limit: Option<f32>, out: SliceMut<'_, Self::Buf>);
 
-    /// One AdamW step on a part of the parameters. `clip` is what [`Optimizer::clip_factor`] made.
+    /// One AdamW step on a part of the parameters. `clip` is what [`Optimizer::clip_factor`] made; `rounded`, where
+    /// forward and backward read the parameter in bf16, gets the new one.
     fn adamw(
         &self,
         settings: AdamW,
@@ -42,5 +43,6 @@ pub trait Optimizer: Memory {
         parameter: SliceMut<'_, Self::Buf>,
         first_moment: SliceMut<'_, Self::Buf>,
         second_moment: SliceMut<'_, Self::Buf>,
+        rounded: Option<SliceMut<'_, Self::Buf>>,
     );
 }

@@ -1,6 +1,6 @@
-//! Norms, lookups, the rotary embedding and elementwise operations.
+//! Lookups, the rotary embedding, and elementwise operations.
 
-use crate::device::Memory;
+use crate::device::{Dropout, Memory};
 use crate::{Slice, SliceMut};
 
 /// Sizes of a rotary embedding.
@@ -14,48 +14,26 @@ pub struct RopeDims {
     pub head_dim: usize,
 }
 
-/// Norms. `x`, `y`, `dy`, `dx` are `[rows, dim]`, `w` and `dw` `[dim]`, `rstd` `[rows]`.
-pub trait Norms: Memory {
-    /// `y = x * rstd * w`, `rstd = 1 / sqrt(mean(x^2) + eps)` (Zhang and Sennrich, eq. 4).
-    fn rms_norm(
-        &self,
-        x: Slice<'_, Self::Buf>,
-        w: Slice<'_, Self::Buf>,
-        eps: f32,
-        y: SliceMut<'_, Self::Buf>,
-        rstd: SliceMut<'_, Self::Buf>,
-    );
-
-    /// `dx += rstd * (w dy - x rstd^2 mean(w dy x))`.
-    fn rms_norm_input_gradient(
-        &self,
-        x: Slice<'_, Self::Buf>,
-        w: Slice<'_, Self::Buf>,
-        rstd: Slice<'_, Self::Buf>,
-        dy: Slice<'_, Self::Buf>,
-        dx: SliceMut<'_, Self::Buf>,
-    );
-
-    /// `dw = sum over rows of dy * x * rstd`, added to `dw` when `accumulate`.
-    fn rms_norm_weight_gradient(
-        &self,
-        x: Slice<'_, Self::Buf>,
-        rstd: Slice<'_, Self::Buf>,
-        dy: Slice<'_, Self::Buf>,
-        dw: SliceMut<'_, Self::Buf>,
-        accumulate: bool,
-    );
+/// Some columns of a matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Columns {
+    /// Columns of the whole matrix.
+    pub of: usize,
+    /// The first of them.
+    pub start: usize,
 }
 
-/// Lookups and elementwise operations.
+/// Lookups and elementwise operations. Activations and weights are f32 or bf16, one type an operation; gradients of
+/// parameters are f32.
 pub trait Pointwise: Memory {
-    /// `out[i] = table[ids[i]]`, with `table` `[vocabulary, dim]`.
+    /// `out[i] = table[ids[i]]`, with `table` `[vocabulary, dim]`; added to `out` when `accumulate`.
     fn embedding(
         &self,
         ids: Slice<'_, Self::Buf>,
         table: Slice<'_, Self::Buf>,
         dim: usize,
         out: SliceMut<'_, Self::Buf>,
+        accumulate: bool,
     );
 
     /// `dtable[ids[i]] += dy[i]`, row by row in order; `dtable` is zeroed first unless `accumulate`.
@@ -69,7 +47,7 @@ pub trait Pointwise: Memory {
     );
 
     /// Turns the pair `(i, i + head_dim / 2)` of every head of `x` by its angle, in place. `table` is
-    /// `[positions, head_dim]`: the cosines of a position, then its sines. `inverse` turns back, which is
+    /// `[positions, head_dim]`, f32: the cosines of a position, then its sines. `inverse` turns back, which is
     /// also the backward.
     fn rope(
         &self,
@@ -90,4 +68,33 @@ pub trait Pointwise: Memory {
         up: SliceMut<'_, Self::Buf>,
         dout: Slice<'_, Self::Buf>,
     );
+
+    /// `out = gelu(x)`, by the hyperbolic tangent (Hendrycks and Gimpel, section 2).
+    fn gelu(&self, x: Slice<'_, Self::Buf>, out: SliceMut<'_, Self::Buf>);
+
+    /// Replaces `x` by its gradient.
+    fn gelu_backward(&self, x: SliceMut<'_, Self::Buf>, dout: Slice<'_, Self::Buf>);
+
+    /// `x += y`.
+    fn add(&self, x: SliceMut<'_, Self::Buf>, y: Slice<'_, Self::Buf>);
+
+    /// `x[r] += b` for every row `r` of `x`.
+    fn add_rows(&self, x: SliceMut<'_, Self::Buf>, b: Slice<'_, Self::Buf>);
+
+    /// `out = sum over rows of x`, row by row in order; added to `out` when `accumulate`.
+    fn sum_rows(&self, x: Slice<'_, Self::Buf>, out: SliceMut<'_, Self::Buf>, accumulate: bool);
+
+    /// Copies `cols` columns of `src`, from `from` on, to those of `dst` from `to` on.
+    fn copy_columns(
+        &self,
+        src: Slice<'_, Self::Buf>,
+        from: Columns,
+        dst: SliceMut<'_, Self::Buf>,
+        to: Columns,
+        cols: usize,
+    );
+
+    /// Sets a share of `x` to zero and lets the rest grow, in place; `x` has equally many elements a sequence.
+    /// Applied to a gradient it is its own backward.
+    fn dropout(&self, x: SliceMut<'_, Self::Buf>, dropout: Dropout<'_, Self::Buf>);
 }

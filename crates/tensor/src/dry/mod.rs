@@ -3,8 +3,8 @@
 //! The same program on `Dry` issues the same allocations as on a real device of the same description.
 
 use crate::device::{
-    AdamW, Attention, AttentionDims, AttentionSaved, Buffer, Linear, Loss, MatmulDims, MatmulLayout, Memory,
-    Norms, Optimizer, Pointwise, RopeDims,
+    AdamW, Attention, AttentionDims, AttentionInput, AttentionSaved, Buffer, Columns, Dropout, LayerNorm,
+    Linear, Loss, MatmulDims, MatmulLayout, Memory, Norms, Optimizer, Pointwise, RopeDims, RowStats,
 };
 use crate::ledger::Charge;
 use crate::{Category, DType, Description, Ledger, OutOfMemory, Slice, SliceMut};
@@ -83,6 +83,7 @@ impl Memory for Dry {
     }
 
     fn copy(&self, _: S<'_>, _: M<'_>) {}
+    fn cast(&self, _: S<'_>, _: M<'_>) {}
     fn zero(&self, _: M<'_>) {}
     fn fill(&self, _: M<'_>, _: f32) {}
     fn fill_normal(&self, _: M<'_>, _: u64, _: u64, _: f64) {}
@@ -94,20 +95,25 @@ impl Linear for Dry {
     }
 }
 
-/// FLOPs of the two products of a causal attention's forward.
+/// FLOPs of the two products of a causal attention's forward, each sequence one document.
 fn attention_flops(d: &AttentionDims) -> u64 {
-    let pairs = (d.batch * d.queries) as u64 * (2 * d.keys as u64 + 1 - d.queries as u64) / 2;
-    4 * pairs * (d.heads * d.head_dim) as u64
+    let (ahead, queries) = ((d.keys - d.queries) as u64, d.queries as u64);
+    let window = d.window.map_or(u64::MAX, |w| w as u64);
+    // Query i sees min(ahead + i + 1, window) keys: a growing part, then a constant one.
+    let growing = window.saturating_sub(ahead).min(queries);
+    let pairs = growing * (2 * ahead + growing + 1) / 2 + (queries - growing) * window.min(d.keys as u64);
+    4 * d.batch as u64 * pairs * (d.heads * d.head_dim) as u64
 }
 
 impl Attention for Dry {
-    fn attention(&self, d: AttentionDims, _: S<'_>, _: S<'_>, _: S<'_>, _: M<'_>, _: M<'_>) {
+    fn attention(&self, d: AttentionDims, _: AttentionInput<'_, DryBuf>, _: M<'_>, _: M<'_>) {
         self.count(attention_flops(&d));
     }
 
     fn attention_backward(
         &self,
         d: AttentionDims,
+        _: AttentionInput<'_, DryBuf>,
         _: AttentionSaved<'_, DryBuf>,
         _: S<'_>,
         _: M<'_>,
@@ -123,14 +129,24 @@ impl Norms for Dry {
     fn rms_norm(&self, _: S<'_>, _: S<'_>, _: f32, _: M<'_>, _: M<'_>) {}
     fn rms_norm_input_gradient(&self, _: S<'_>, _: S<'_>, _: S<'_>, _: S<'_>, _: M<'_>) {}
     fn rms_norm_weight_gradient(&self, _: S<'_>, _: S<'_>, _: S<'_>, _: M<'_>, _: bool) {}
+    fn layer_norm(&self, _: S<'_>, _: LayerNorm<'_, DryBuf>, _: M<'_>, _: M<'_>, _: M<'_>) {}
+    fn layer_norm_input_gradient(&self, _: S<'_>, _: S<'_>, _: RowStats<'_, DryBuf>, _: S<'_>, _: M<'_>) {}
+    fn layer_norm_weight_gradient(&self, _: S<'_>, _: RowStats<'_, DryBuf>, _: S<'_>, _: M<'_>, _: bool) {}
 }
 
 impl Pointwise for Dry {
-    fn embedding(&self, _: S<'_>, _: S<'_>, _: usize, _: M<'_>) {}
+    fn embedding(&self, _: S<'_>, _: S<'_>, _: usize, _: M<'_>, _: bool) {}
     fn embedding_gradient(&self, _: S<'_>, _: S<'_>, _: usize, _: M<'_>, _: bool) {}
     fn rope(&self, _: RopeDims, _: M<'_>, _: S<'_>, _: S<'_>, _: bool) {}
     fn swiglu(&self, _: S<'_>, _: S<'_>, _: M<'_>) {}
     fn swiglu_backward(&self, _: M<'_>, _: M<'_>, _: S<'_>) {}
+    fn gelu(&self, _: S<'_>, _: M<'_>) {}
+    fn gelu_backward(&self, _: M<'_>, _: S<'_>) {}
+    fn add(&self, _: M<'_>, _: S<'_>) {}
+    fn add_rows(&self, _: M<'_>, _: S<'_>) {}
+    fn sum_rows(&self, _: S<'_>, _: M<'_>, _: bool) {}
+    fn copy_columns(&self, _: S<'_>, _: Columns, _: M<'_>, _: Columns, _: usize) {}
+    fn dropout(&self, _: M<'_>, _: Dropout<'_, DryBuf>) {}
 }
 
 impl Loss for Dry {
@@ -139,8 +155,8 @@ impl Loss for Dry {
 }
 
 impl Optimizer for Dry {
-    fn accumulate_fixed(&self, _: S<'_>, _: M<'_>) {}
+    fn accumulate(&self, _: S<'_>, _: M<'_>, _: bool) {}
     fn sum_squares(&self, _: S<'_>, _: M<'_>) {}
     fn clip_factor(&self, _: S<'_>, _: Option<f32>, _: M<'_>) {}
-    fn adamw(&self, _: AdamW, _: S<'_>, _: S<'_>, _: M<'_>, _: M<'_>, _: M<'_>) {}
+    fn adamw(&self, _: AdamW, _: S<'_>, _: S<'_>, _: M<'_>, _: M<'_>, _: M<'_>, _: Option<M<'_>>) {}
 }

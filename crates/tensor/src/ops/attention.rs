@@ -1,44 +1,76 @@
-//! Causal attention and its gradients.
+//! Attention and its backward.
 
 use super::{activation, require};
-use crate::device::{Attention, AttentionDims, AttentionSaved};
+use crate::device::{Attention, AttentionDims, AttentionInput, AttentionSaved, Dropout};
 use crate::{Category, DType, Error, Shape, Tensor, View};
 use memwall_layout::rules;
+
+/// What attention reads, with shapes and placements; see [`AttentionInput`].
+#[derive(Debug)]
+pub struct Attended<'a, D: Attention> {
+    /// Queries.
+    pub q: View<'a, D>,
+    /// Keys.
+    pub k: View<'a, D>,
+    /// Values.
+    pub v: View<'a, D>,
+    /// Position of each query in its document.
+    pub positions: View<'a, D>,
+    /// Zeros among the probabilities.
+    pub dropout: Option<Dropout<'a, D::Buf>>,
+}
+
+impl<D: Attention> Clone for Attended<'_, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D: Attention> Copy for Attended<'_, D> {}
+
+impl<'a, D: Attention> Attended<'a, D> {
+    fn input(&self) -> AttentionInput<'a, D::Buf> {
+        AttentionInput {
+            q: self.q.slice,
+            k: self.k.slice,
+            v: self.v.slice,
+            positions: self.positions.slice,
+            dropout: self.dropout,
+        }
+    }
+
+    fn check(&self, operation: &'static str, d: &AttentionDims) -> Result<(), Error> {
+        let (q, k, v, positions) = (self.q.shape, self.k.shape, self.v.shape, self.positions.shape);
+        let fits = q == Shape::matrix(d.batch * d.queries, d.heads * d.head_dim)
+            && k == Shape::matrix(d.batch * d.keys, d.kv_heads * d.head_dim)
+            && v == k
+            && positions == Shape::vector(q.rows())
+            && d.keys >= d.queries
+            && d.head_dim <= AttentionDims::MAX_HEAD_DIM
+            && d.window != Some(0)
+            && d.heads.checked_rem(d.kv_heads) == Some(0);
+        Ok(require(fits, operation, &[q, k, v, positions])?)
+    }
+}
 
 /// What attention yields.
 #[derive(Debug)]
 pub struct AttentionForward<D: Attention> {
-    /// `[tokens, heads x head_dim]`.
+    /// Result, like the queries.
     pub out: Tensor<D>,
-    /// Log-sum-exp of the scores, `[tokens, heads]`.
+    /// Log-sum-exp of the scores, `[tokens, heads]`, f32.
     pub lse: Tensor<D>,
 }
 
-/// Gradients of attention's operands, each shaped like its operand.
+/// Gradients of attention's inputs.
 #[derive(Debug)]
 pub struct AttentionGradients<D: Attention> {
-    /// For the queries.
+    /// Of the queries.
     pub dq: Tensor<D>,
-    /// For the keys.
+    /// Of the keys.
     pub dk: Tensor<D>,
-    /// For the values.
+    /// Of the values.
     pub dv: Tensor<D>,
-}
-
-fn check<D: Attention>(
-    operation: &'static str,
-    d: &AttentionDims,
-    q: View<'_, D>,
-    k: View<'_, D>,
-    v: View<'_, D>,
-) -> Result<(), Error> {
-    let fits = q.shape == Shape::matrix(d.batch * d.queries, d.heads * d.head_dim)
-        && k.shape == Shape::matrix(d.batch * d.keys, d.kv_heads * d.head_dim)
-        && v.shape == k.shape
-        && d.keys >= d.queries
-        && d.head_dim <= AttentionDims::MAX_HEAD_DIM
-        && d.heads.checked_rem(d.kv_heads) == Some(0);
-    Ok(require(fits, operation, &[q.shape, k.shape, v.shape])?)
 }
 
 /// Forward.
@@ -48,15 +80,14 @@ fn check<D: Attention>(
 pub fn attention<D: Attention>(
     device: &D,
     dims: AttentionDims,
-    q: View<'_, D>,
-    k: View<'_, D>,
-    v: View<'_, D>,
+    input: Attended<'_, D>,
 ) -> Result<AttentionForward<D>, Error> {
-    check("attention", &dims, q, k, v)?;
+    input.check("attention", &dims)?;
+    let Attended { q, k, v, .. } = input;
     let placements = rules::attention(&q.placements, &k.placements, &v.placements)?;
-    let mut out = activation(device, q.shape, placements)?;
-    let mut lse = activation(device, Shape::matrix(q.shape.rows(), dims.heads), placements)?;
-    device.attention(dims, q.slice, k.slice, v.slice, out.view_mut().slice, lse.view_mut().slice);
+    let mut out = activation(device, q.dtype(), q.shape, placements)?;
+    let mut lse = activation(device, DType::F32, Shape::matrix(q.shape.rows(), dims.heads), placements)?;
+    device.attention(dims, input.input(), out.view_mut().slice, lse.view_mut().slice);
     Ok(AttentionForward { out, lse })
 }
 
@@ -67,32 +98,26 @@ pub fn attention<D: Attention>(
 pub fn attention_backward<D: Attention>(
     device: &D,
     dims: AttentionDims,
-    q: View<'_, D>,
-    k: View<'_, D>,
-    v: View<'_, D>,
+    input: Attended<'_, D>,
     forward: &AttentionForward<D>,
     dout: View<'_, D>,
 ) -> Result<AttentionGradients<D>, Error> {
     const NAME: &str = "attention backward";
-    check(NAME, &dims, q, k, v)?;
+    input.check(NAME, &dims)?;
+    let Attended { q, k, v, .. } = input;
     let (out, lse) = (forward.out.shape(), forward.lse.shape());
     let fits = dout.shape == q.shape && out == q.shape && lse == Shape::matrix(q.shape.rows(), dims.heads);
     require(fits, NAME, &[q.shape, out, lse, dout.shape])?;
     let placements =
         rules::elementwise(NAME, [&q.placements, &k.placements, &v.placements, &dout.placements])?;
-    let mut dq = activation(device, q.shape, placements)?;
-    let mut dk = activation(device, k.shape, placements)?;
-    let mut dv = activation(device, v.shape, placements)?;
-    let mut delta = Tensor::new(device, forward.lse.shape(), DType::F32, placements, Category::Workspace)?;
-    let saved = AttentionSaved {
-        q: q.slice,
-        k: k.slice,
-        v: v.slice,
-        out: forward.out.view().slice,
-        lse: forward.lse.view().slice,
-    };
+    let mut dk = activation(device, k.dtype(), k.shape, placements)?;
+    let mut dv = activation(device, v.dtype(), v.shape, placements)?;
+    let mut dq = activation(device, DType::F32, q.shape, placements)?;
+    let mut delta = Tensor::new(device, lse, DType::F32, placements, Category::Workspace)?;
+    let saved = AttentionSaved { out: forward.out.view().slice, lse: forward.lse.view().slice };
     device.attention_backward(
         dims,
+        input.input(),
         saved,
         dout.slice,
         delta.view_mut().slice,
@@ -100,5 +125,11 @@ pub fn attention_backward<D: Attention>(
         dk.view_mut().slice,
         dv.view_mut().slice,
     );
+    drop(delta);
+    if q.dtype() != DType::F32 {
+        let mut rounded = activation(device, q.dtype(), q.shape, placements)?;
+        device.cast(dq.view().slice, rounded.view_mut().slice);
+        dq = rounded;
+    }
     Ok(AttentionGradients { dq, dk, dv })
 }

@@ -5,13 +5,54 @@ use crate::device::{Linear, MatmulDims, MatmulLayout};
 use crate::{Error, Shape, Tensor, View, ViewMut};
 use memwall_layout::rules;
 
-/// `y = x w^T`: `x [tokens, in]`, `w [out, in]`, `y [tokens, out]`.
+/// A layer's matrix: `[out, in]`, or lying transposed, `[in, out]`.
+#[derive(Debug)]
+pub struct Matrix<'a, D: Linear> {
+    /// As it lies.
+    pub view: View<'a, D>,
+    /// Whether it lies `[in, out]`.
+    pub transposed: bool,
+}
+
+impl<D: Linear> Clone for Matrix<'_, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D: Linear> Copy for Matrix<'_, D> {}
+
+impl<'a, D: Linear> From<View<'a, D>> for Matrix<'a, D> {
+    fn from(view: View<'a, D>) -> Self {
+        Self { view, transposed: false }
+    }
+}
+
+impl<D: Linear> Matrix<'_, D> {
+    /// Dims of the layer's input and result.
+    fn dims(&self) -> (usize, usize) {
+        let s = self.view.shape;
+        if self.transposed { (s.rows(), s.cols()) } else { (s.cols(), s.rows()) }
+    }
+
+    /// As of a matrix that lies `[out, in]`.
+    fn placements(&self) -> memwall_layout::Placements {
+        if self.transposed { self.view.placements.transposed() } else { self.view.placements }
+    }
+}
+
+/// `y = x w^T`: `x [tokens, in]`, `w` of `in` to `out` dims, `y [tokens, out]` in the type of `x`.
 ///
 /// # Errors
 /// Shapes or placements that do not fit; out of memory.
-pub fn linear<D: Linear>(device: &D, x: View<'_, D>, w: View<'_, D>) -> Result<Tensor<D>, Error> {
-    let placements = rules::linear(&x.placements, &w.placements)?;
-    let mut y = activation(device, Shape::matrix(x.shape.rows(), w.shape.rows()), placements)?;
+pub fn linear<'a, D: Linear + 'a>(
+    device: &D,
+    x: View<'_, D>,
+    w: impl Into<Matrix<'a, D>>,
+) -> Result<Tensor<D>, Error> {
+    let w = w.into();
+    let placements = rules::linear(&x.placements, &w.placements())?;
+    let mut y = activation(device, x.dtype(), Shape::matrix(x.shape.rows(), w.dims().1), placements)?;
     linear_into(device, x, w, y.view_mut(), false)?;
     Ok(y)
 }
@@ -20,33 +61,37 @@ pub fn linear<D: Linear>(device: &D, x: View<'_, D>, w: View<'_, D>) -> Result<T
 ///
 /// # Errors
 /// Shapes or placements that do not fit.
-pub fn linear_into<D: Linear>(
+pub fn linear_into<'a, D: Linear + 'a>(
     device: &D,
     x: View<'_, D>,
-    w: View<'_, D>,
+    w: impl Into<Matrix<'a, D>>,
     y: ViewMut<'_, D>,
     accumulate: bool,
 ) -> Result<(), Error> {
-    let placements = rules::linear(&x.placements, &w.placements)?;
+    let w = w.into();
+    let placements = rules::linear(&x.placements, &w.placements())?;
     rules::accumulate("linear", &y.placements, &placements)?;
-    let (m, n, k) = (x.shape.rows(), w.shape.rows(), x.shape.cols());
-    let fits = w.shape.cols() == k && y.shape == Shape::matrix(m, n);
-    require(fits, "linear", &[x.shape, w.shape, y.shape])?;
-    device.matmul(MatmulLayout::Nt, MatmulDims { m, n, k }, x.slice, w.slice, y.slice, accumulate);
+    let (k, n) = w.dims();
+    let m = x.shape.rows();
+    let fits = x.shape.cols() == k && y.shape == Shape::matrix(m, n);
+    require(fits, "linear", &[x.shape, w.view.shape, y.shape])?;
+    let layout = if w.transposed { MatmulLayout::Nn } else { MatmulLayout::Nt };
+    device.matmul(layout, MatmulDims { m, n, k }, x.slice, w.view.slice, y.slice, accumulate);
     Ok(())
 }
 
-/// `dx = dy w`.
+/// `dx = dy w`, in the type of `dy`.
 ///
 /// # Errors
 /// Shapes or placements that do not fit; out of memory.
-pub fn linear_input_gradient<D: Linear>(
+pub fn linear_input_gradient<'a, D: Linear + 'a>(
     device: &D,
     dy: View<'_, D>,
-    w: View<'_, D>,
+    w: impl Into<Matrix<'a, D>>,
 ) -> Result<Tensor<D>, Error> {
-    let placements = rules::linear_input_gradient(&dy.placements, &w.placements)?;
-    let mut dx = activation(device, Shape::matrix(dy.shape.rows(), w.shape.cols()), placements)?;
+    let w = w.into();
+    let placements = rules::linear_input_gradient(&dy.placements, &w.placements())?;
+    let mut dx = activation(device, dy.dtype(), Shape::matrix(dy.shape.rows(), w.dims().0), placements)?;
     linear_input_gradient_into(device, dy, w, dx.view_mut(), false)?;
     Ok(dx)
 }
@@ -55,24 +100,28 @@ pub fn linear_input_gradient<D: Linear>(
 ///
 /// # Errors
 /// Shapes or placements that do not fit.
-pub fn linear_input_gradient_into<D: Linear>(
+pub fn linear_input_gradient_into<'a, D: Linear + 'a>(
     device: &D,
     dy: View<'_, D>,
-    w: View<'_, D>,
+    w: impl Into<Matrix<'a, D>>,
     dx: ViewMut<'_, D>,
     accumulate: bool,
 ) -> Result<(), Error> {
     const NAME: &str = "linear backward for the input";
-    let placements = rules::linear_input_gradient(&dy.placements, &w.placements)?;
+    let w = w.into();
+    let placements = rules::linear_input_gradient(&dy.placements, &w.placements())?;
     rules::accumulate(NAME, &dx.placements, &placements)?;
-    let (m, n, k) = (dy.shape.rows(), w.shape.cols(), dy.shape.cols());
-    let fits = w.shape.rows() == k && dx.shape == Shape::matrix(m, n);
-    require(fits, NAME, &[dy.shape, w.shape, dx.shape])?;
-    device.matmul(MatmulLayout::Nn, MatmulDims { m, n, k }, dy.slice, w.slice, dx.slice, accumulate);
+    let (n, k) = w.dims();
+    let m = dy.shape.rows();
+    let fits = dy.shape.cols() == k && dx.shape == Shape::matrix(m, n);
+    require(fits, NAME, &[dy.shape, w.view.shape, dx.shape])?;
+    let layout = if w.transposed { MatmulLayout::Nt } else { MatmulLayout::Nn };
+    device.matmul(layout, MatmulDims { m, n, k }, dy.slice, w.view.slice, dx.slice, accumulate);
     Ok(())
 }
 
-/// `dw = dy^T x`, added to `dw` when `accumulate`.
+/// `dw = dy^T x`, added to `dw` when `accumulate`. For a matrix that lies `[in, out]`, its gradient lies so too: give
+/// `x` as `dy` and `dy` as `x`.
 ///
 /// # Errors
 /// Shapes or placements that do not fit.

@@ -3,16 +3,18 @@
 mod attention;
 mod linear;
 mod loss;
+mod norms;
 mod pointwise;
 
-pub use attention::{AttentionForward, AttentionGradients, attention, attention_backward};
+pub use attention::{Attended, AttentionForward, AttentionGradients, attention, attention_backward};
 pub use linear::{
-    linear, linear_input_gradient, linear_input_gradient_into, linear_into, linear_weight_gradient,
+    Matrix, linear, linear_input_gradient, linear_input_gradient_into, linear_into, linear_weight_gradient,
 };
 pub use loss::{cross_entropy, sum_wide};
+pub use norms::{NormWeights, Normed, norm, norm_input_gradient, norm_weight_gradient};
 pub use pointwise::{
-    Normed, copy_like, embedding, embedding_gradient, rms_norm, rms_norm_input_gradient,
-    rms_norm_weight_gradient, rope, swiglu, swiglu_backward,
+    add, add_bias, add_embedding, bias_gradient, columns, copy_like, dropout, embedding, embedding_gradient,
+    gelu, gelu_backward, rope, set_columns, swiglu, swiglu_backward,
 };
 
 use crate::device::Memory;
@@ -28,7 +30,12 @@ pub(crate) fn require(fits: bool, operation: &'static str, shapes: &[Shape]) -> 
     Err(ShapeError { operation, shapes })
 }
 
-/// A new f32 activation.
-fn activation<D: Memory>(device: &D, shape: Shape, placements: Placements) -> Result<Tensor<D>, Error> {
-    Tensor::new(device, shape, DType::F32, placements, Category::Activations)
+/// A new activation.
+fn activation<D: Memory>(
+    device: &D,
+    dtype: DType,
+    shape: Shape,
+    placements: Placements,
+) -> Result<Tensor<D>, Error> {
+    Tensor::new(device, shape, dtype, placements, Category::Activations)
 }

@@ -1,79 +1,9 @@
-//! Norms, lookups, rotary embedding, activations.
+//! Lookups, rotary embedding, activations, sums and dropout.
 
 use super::{activation, require};
-use crate::device::{Norms, Pointwise, RopeDims};
-use crate::{DType, Error, Shape, Tensor, View, ViewMut};
+use crate::device::{Columns, Dropout, Pointwise, RopeDims};
+use crate::{Error, Shape, Tensor, View, ViewMut};
 use memwall_layout::rules;
-
-/// What a norm yields.
-#[derive(Debug)]
-pub struct Normed<D: Norms> {
-    /// The normed rows.
-    pub y: Tensor<D>,
-    /// One over each row's root mean square.
-    pub rstd: Tensor<D>,
-}
-
-/// RMSNorm of each row of `x [tokens, dim]` with weight `w [dim]`.
-///
-/// # Errors
-/// Shapes or placements that do not fit; out of memory.
-pub fn rms_norm<D: Norms>(device: &D, x: View<'_, D>, w: View<'_, D>, eps: f64) -> Result<Normed<D>, Error> {
-    require(w.shape == Shape::vector(x.shape.cols()), "rms_norm", &[x.shape, w.shape])?;
-    let placements = rules::rowwise("rms_norm", &x.placements, &w.placements)?;
-    let mut y = activation(device, x.shape, placements)?;
-    let mut rstd = activation(device, Shape::vector(x.shape.rows()), placements)?;
-    device.rms_norm(x.slice, w.slice, eps as f32, y.view_mut().slice, rstd.view_mut().slice);
-    Ok(Normed { y, rstd })
-}
-
-/// Adds the gradient for the norm's input to `dx`.
-///
-/// # Errors
-/// Shapes or placements that do not fit.
-pub fn rms_norm_input_gradient<D: Norms>(
-    device: &D,
-    x: View<'_, D>,
-    w: View<'_, D>,
-    rstd: View<'_, D>,
-    dy: View<'_, D>,
-    dx: ViewMut<'_, D>,
-) -> Result<(), Error> {
-    const NAME: &str = "rms_norm backward for the input";
-    let fits = w.shape == Shape::vector(x.shape.cols())
-        && rstd.shape == Shape::vector(x.shape.rows())
-        && dy.shape == x.shape
-        && dx.shape == x.shape;
-    require(fits, NAME, &[x.shape, w.shape, rstd.shape, dy.shape, dx.shape])?;
-    let placements = rules::rowwise(NAME, &dy.placements, &w.placements)?;
-    rules::accumulate(NAME, &x.placements, &placements)?;
-    rules::accumulate(NAME, &dx.placements, &placements)?;
-    device.rms_norm_input_gradient(x.slice, w.slice, rstd.slice, dy.slice, dx.slice);
-    Ok(())
-}
-
-/// The gradient for the norm's weight, added to `dw` when `accumulate`.
-///
-/// # Errors
-/// Shapes or placements that do not fit.
-pub fn rms_norm_weight_gradient<D: Norms>(
-    device: &D,
-    x: View<'_, D>,
-    rstd: View<'_, D>,
-    dy: View<'_, D>,
-    dw: ViewMut<'_, D>,
-    accumulate: bool,
-) -> Result<(), Error> {
-    const NAME: &str = "rms_norm backward for the weight";
-    let fits = dw.shape == Shape::vector(x.shape.cols())
-        && rstd.shape == Shape::vector(x.shape.rows())
-        && dy.shape == x.shape;
-    require(fits, NAME, &[x.shape, rstd.shape, dy.shape, dw.shape])?;
-    let placements = rules::rowwise_weight_gradient(NAME, &dy.placements, &x.placements)?;
-    rules::accumulate(NAME, &dw.placements, &placements)?;
-    device.rms_norm_weight_gradient(x.slice, rstd.slice, dy.slice, dw.slice, accumulate);
-    Ok(())
-}
 
 /// Rows of `table [vocabulary, dim]` by token ids `ids [tokens]`.
 ///
@@ -82,9 +12,28 @@ pub fn rms_norm_weight_gradient<D: Norms>(
 pub fn embedding<D: Pointwise>(device: &D, ids: View<'_, D>, table: View<'_, D>) -> Result<Tensor<D>, Error> {
     let placements = rules::lookup(&ids.placements, &table.placements)?;
     let dim = table.shape.cols();
-    let mut out = activation(device, Shape::matrix(ids.shape.len(), dim), placements)?;
-    device.embedding(ids.slice, table.slice, dim, out.view_mut().slice);
+    let mut out = activation(device, table.dtype(), Shape::matrix(ids.shape.len(), dim), placements)?;
+    device.embedding(ids.slice, table.slice, dim, out.view_mut().slice, false);
     Ok(out)
+}
+
+/// Adds rows of `table [positions, dim]` by `ids [tokens]` to `x [tokens, dim]`.
+///
+/// # Errors
+/// Shapes or placements that do not fit.
+pub fn add_embedding<D: Pointwise>(
+    device: &D,
+    ids: View<'_, D>,
+    table: View<'_, D>,
+    x: ViewMut<'_, D>,
+) -> Result<(), Error> {
+    const NAME: &str = "embedding";
+    let dim = table.shape.cols();
+    require(x.shape == Shape::matrix(ids.shape.len(), dim), NAME, &[ids.shape, table.shape, x.shape])?;
+    let placements = rules::lookup(&ids.placements, &table.placements)?;
+    rules::accumulate(NAME, &x.placements, &placements)?;
+    device.embedding(ids.slice, table.slice, dim, x.slice, true);
+    Ok(())
 }
 
 /// The gradient for the table, added to `dtable` when `accumulate`.
@@ -136,7 +85,7 @@ pub fn rope<D: Pointwise>(
 pub fn swiglu<D: Pointwise>(device: &D, gate: View<'_, D>, up: View<'_, D>) -> Result<Tensor<D>, Error> {
     require(gate.shape == up.shape, "swiglu", &[gate.shape, up.shape])?;
     let placements = rules::elementwise("swiglu", [&gate.placements, &up.placements])?;
-    let mut out = activation(device, gate.shape, placements)?;
+    let mut out = activation(device, gate.dtype(), gate.shape, placements)?;
     device.swiglu(gate.slice, up.slice, out.view_mut().slice);
     Ok(out)
 }
@@ -158,12 +107,127 @@ pub fn swiglu_backward<D: Pointwise>(
     Ok(())
 }
 
+/// `gelu(x)`.
+///
+/// # Errors
+/// Placements that do not fit; out of memory.
+pub fn gelu<D: Pointwise>(device: &D, x: View<'_, D>) -> Result<Tensor<D>, Error> {
+    let placements = rules::elementwise("gelu", [&x.placements])?;
+    let mut out = activation(device, x.dtype(), x.shape, placements)?;
+    device.gelu(x.slice, out.view_mut().slice);
+    Ok(out)
+}
+
+/// Replaces `x` by its gradient.
+///
+/// # Errors
+/// Shapes or placements that do not fit.
+pub fn gelu_backward<D: Pointwise>(device: &D, x: ViewMut<'_, D>, dout: View<'_, D>) -> Result<(), Error> {
+    const NAME: &str = "gelu backward";
+    require(x.shape == dout.shape, NAME, &[x.shape, dout.shape])?;
+    rules::elementwise(NAME, [&x.placements, &dout.placements])?;
+    device.gelu_backward(x.slice, dout.slice);
+    Ok(())
+}
+
+/// `x += y`.
+///
+/// # Errors
+/// Shapes or placements that do not fit.
+pub fn add<D: Pointwise>(device: &D, x: ViewMut<'_, D>, y: View<'_, D>) -> Result<(), Error> {
+    require(x.shape == y.shape, "add", &[x.shape, y.shape])?;
+    rules::add(&x.placements, &y.placements)?;
+    device.add(x.slice, y.slice);
+    Ok(())
+}
+
+/// Adds the bias `b [out]` to every row of `x [tokens, out]`.
+///
+/// # Errors
+/// Shapes or placements that do not fit.
+pub fn add_bias<D: Pointwise>(device: &D, x: ViewMut<'_, D>, b: View<'_, D>) -> Result<(), Error> {
+    require(b.shape == Shape::vector(x.shape.cols()), "bias", &[x.shape, b.shape])?;
+    rules::bias(&x.placements, &b.placements)?;
+    device.add_rows(x.slice, b.slice);
+    Ok(())
+}
+
+/// The gradient of a bias, the sum of the rows of `dy [tokens, out]`, added to `db` when `accumulate`.
+///
+/// # Errors
+/// Shapes or placements that do not fit.
+pub fn bias_gradient<D: Pointwise>(
+    device: &D,
+    dy: View<'_, D>,
+    db: ViewMut<'_, D>,
+    accumulate: bool,
+) -> Result<(), Error> {
+    require(db.shape == Shape::vector(dy.shape.cols()), "bias backward", &[dy.shape, db.shape])?;
+    let placements = rules::bias_gradient(&dy.placements)?;
+    rules::accumulate("bias backward", &db.placements, &placements)?;
+    device.sum_rows(dy.slice, db.slice, accumulate);
+    Ok(())
+}
+
+/// Columns `start .. start + cols` of `x`, as a new activation.
+///
+/// # Errors
+/// Columns that are not there, or are sharded; out of memory.
+pub fn columns<D: Pointwise>(
+    device: &D,
+    x: View<'_, D>,
+    start: usize,
+    cols: usize,
+) -> Result<Tensor<D>, Error> {
+    require(start + cols <= x.shape.cols(), "columns", &[x.shape])?;
+    let placements = rules::columns(&x.placements)?;
+    let mut out = activation(device, x.dtype(), Shape::matrix(x.shape.rows(), cols), placements)?;
+    let (from, to) = (Columns { of: x.shape.cols(), start }, Columns { of: cols, start: 0 });
+    device.copy_columns(x.slice, from, out.view_mut().slice, to, cols);
+    Ok(out)
+}
+
+/// Copies `x` to the columns of `out` from `start` on: the backward of [`columns`].
+///
+/// # Errors
+/// Columns that are not there, or are sharded.
+pub fn set_columns<D: Pointwise>(
+    device: &D,
+    x: View<'_, D>,
+    out: ViewMut<'_, D>,
+    start: usize,
+) -> Result<(), Error> {
+    let cols = x.shape.cols();
+    let fits = start + cols <= out.shape.cols() && x.shape.rows() == out.shape.rows();
+    require(fits, "columns", &[x.shape, out.shape])?;
+    let placements = rules::columns(&x.placements)?;
+    rules::accumulate("columns", &out.placements, &placements)?;
+    let (from, to) = (Columns { of: cols, start: 0 }, Columns { of: out.shape.cols(), start });
+    device.copy_columns(x.slice, from, out.slice, to, cols);
+    Ok(())
+}
+
+/// Sets a share of `x` to zero and lets the rest grow. It is its own backward.
+///
+/// # Errors
+/// Elements that are not equally many a sequence.
+pub fn dropout<D: Pointwise>(
+    device: &D,
+    x: ViewMut<'_, D>,
+    dropout: Dropout<'_, D::Buf>,
+) -> Result<(), Error> {
+    let fits = x.shape.rows().checked_rem(dropout.keys.len()) == Some(0);
+    require(fits, "dropout", &[x.shape, Shape::vector(dropout.keys.len())])?;
+    device.dropout(x.slice, dropout);
+    Ok(())
+}
+
 /// A copy of `x` as a new activation.
 ///
 /// # Errors
 /// Out of memory.
 pub fn copy_like<D: Pointwise>(device: &D, x: View<'_, D>) -> Result<Tensor<D>, Error> {
-    let mut out = Tensor::new(device, x.shape, DType::F32, x.placements, crate::Category::Activations)?;
+    let mut out = activation(device, x.dtype(), x.shape, x.placements)?;
     device.copy(x.slice, out.view_mut().slice);
     Ok(out)
 }
