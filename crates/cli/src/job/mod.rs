@@ -20,6 +20,7 @@ mod presence;
 mod relations;
 mod resolved;
 pub mod schema;
+mod sources;
 mod to_json;
 mod validated;
 mod values;
@@ -37,8 +38,9 @@ use std::path::Path;
 pub use bytes::{exact_bytes, parse_bytes, show_bytes};
 pub use error::JobError;
 pub use resolved::ResolvedJob;
+pub use sources::{DataFrom, SourceJob};
 pub use validated::{
-    CheckpointJob, DataJob, EarlyStop, Job, Length, MemoryJob, ModelSource, OptimizerJob, OptimizerKind,
+    CheckpointJob, DataJob, EarlyStop, Job, Length, MemoryJob, ModelSource, OptimizerJob, OptimizerKind, Packing,
     Recompute, RunJob, Schedule, Span, TrainJob,
 };
 
