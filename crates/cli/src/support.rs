@@ -86,6 +86,9 @@ const FEATURES: &[Feature] = &[
     Feature { name: "evaluation", sets: &["train.evaluate_every=10"] },
     Feature { name: "early stop", sets: &["train.evaluate_every=10", "train.stop_patience=3"] },
     Feature { name: "nothing held out", sets: &["data.validation=0"] },
+    Feature { name: "files to evaluate on", sets: &["data.evaluation=[\"held/*.txt\"]"] },
+    Feature { name: "a mixture", sets: &["data.train=[{files = \"a/*\"}, {files = \"b/*\", weight = 2}]"] },
+    Feature { name: "one document a sequence", sets: &["data.packing=documents"] },
     Feature { name: "periodic checkpoints", sets: &["checkpoint.every=10"] },
 ];
 

@@ -1,20 +1,24 @@
 //! How the values of a job must go together.
 
-use super::JobError;
 use super::schema::COUNT_LIMIT;
 use super::validated::Span;
 use super::values::Values;
+use super::{JobError, sources};
 
 /// The contradictions between values, whatever the number of ranks; of a run of `steps`, where they are known.
 /// A value that is not there, since it was refused by itself, contradicts nothing.
 pub(super) fn contradictions(values: &Values, steps: Option<u64>) -> Vec<String> {
-    let of_values: [fn(&Values) -> Option<String>; 11] = [
+    let of_values: [fn(&Values) -> Option<String>; 15] = [
         final_learning_rate,
         final_with_constant,
         decay_without_wsd,
         |values| two_spans(values, "warmup"),
         |values| two_spans(values, "decay"),
         evaluation,
+        sources::files_with_prepared,
+        sources::two_evaluations,
+        sources::field_of_nothing,
+        sources::epochs_of_a_mixture,
         stop_without_evaluation,
         delta_without_patience,
         micro_batch_tokens,
@@ -249,7 +253,7 @@ pub(super) fn steps_of_tokens(values: &Values, global_batch: usize) -> Result<Op
 }
 
 /// The steps that `train.epochs` comes to, where it is given, when an epoch has `samples` sequences.
-pub(super) fn steps_of_epochs(values: &Values, samples: usize) -> Result<Option<u64>, JobError> {
+pub(super) fn steps_of_epochs(values: &Values, samples: u64) -> Result<Option<u64>, JobError> {
     /// What a product of two numbers may lie above a whole number for its rounding alone.
     const ROUNDING: f64 = 1e-12;
     let Some(epochs) = values.read::<f64>("train.epochs") else { return Ok(None) };

@@ -119,15 +119,34 @@ pub const KEYS: &[Key] = &[
         "Model to train from random initialization: path of a Hugging Face config.json, relative to \
          the current working directory, or a table with its keys."),
 
-    key("data", "train", Kind::Texts, Fallback::Required,
-        "Glob patterns of the training files, relative to the current working directory."),
+    key("data", "train", Kind::Sources, Fallback::Depends("none, and data.prepared is then required"),
+        "Training files, relative to the current working directory: glob patterns, or a mixture of several \
+         sources, each with its files, its weight (1, its share of the samples beside the others') and its field \
+         (data.field). Files that end in .jsonl or .ndjson are JSON Lines, in .parquet Parquet, all others text, one \
+         document a file; .gz and .zst after it mean that they are packed."),
+    key("data", "prepared", Kind::Text, Fallback::Depends("none, and data.train is then required"),
+        "Folder that memwall data prepare --out has written, relative to the current working directory; instead of \
+         data.train."),
+    key("data", "evaluation", Kind::Texts, Fallback::Depends("none: data.validation says what is held out"),
+        "Glob patterns of files to evaluate on, of the same formats as those of data.train; instead of \
+         data.validation."),
+    key("data", "field", Kind::Text, Fallback::Depends("\"text\", where a source has none of its own"),
+        "Field of JSON Lines, or column of Parquet files, that holds the text."),
+    key("data", "cache", Kind::Text,
+        Fallback::Depends("memwall in $XDG_CACHE_HOME or in ~/.cache, or to data-cache beside run.dir where these \
+                           cannot be written"),
+        "Folder that tokenized data is kept in, and found again by the next run."),
     key("data", "tokenizer", Kind::Text,
         Fallback::Depends("tokenizer.json in model.path, and is required with model.config"),
         "\"bytes\", or path of a tokenizer.json, relative to the current working directory."),
     key("data", "sequence_length", count(1), Fallback::Required,
         "Length of a training sequence, in tokens."),
-    key("data", "validation", Kind::Number(Included(0.0), Included(0.5)), Fallback::Number(0.05),
-        "Share of the data held out for evaluation; 0 holds out nothing."),
+    key("data", "packing", Kind::Choice(&["packed", "documents"]), Fallback::Text("packed"),
+        "How documents become sequences: packed one behind the other, each seeing only itself, or each in sequences \
+         of its own, with padding."),
+    key("data", "validation", Kind::Number(Included(0.0), Included(0.5)),
+        Fallback::Depends("0.05, or where there are files to evaluate on to none"),
+        "Share of the data held out for evaluation, as whole documents; 0 holds out nothing."),
 
     key("train", "steps", count(1), Fallback::Depends("what train.tokens or train.epochs comes to"),
         "Optimizer steps to train for; exactly one of steps, tokens and epochs is given."),

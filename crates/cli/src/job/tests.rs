@@ -50,10 +50,19 @@ fn fills_in_every_default() {
     let expected = Job {
         model: ModelSource::Folder("models/tiny".into()),
         data: DataJob {
-            train: vec!["data/*.txt".into()],
+            from: DataFrom::Files {
+                train: vec![SourceJob {
+                    files: vec!["data/*.txt".into()],
+                    weight: 1.0,
+                    field: "text".into(),
+                }],
+                evaluation: None,
+            },
+            cache: None,
             tokenizer: "models/tiny/tokenizer.json".into(),
             sequence_length: 128,
-            validation: 0.05,
+            packing: Packing::Packed,
+            validation: Some(0.05),
         },
         train: TrainJob {
             length: Length::Steps(10),
@@ -263,13 +272,13 @@ fn reports_everything_missing() {
     assert_eq!(
         resolve("", NONE).unwrap_err().messages(),
         [
-            "data.train: missing; write a string or an array of strings (Glob patterns of the training \
-             files, relative to the current working directory)",
             "data.sequence_length: missing; write a whole number from 1 to 2147483648 (Length of a training \
              sequence, in tokens)",
             "optimizer.learning_rate: missing; write a number > 0 (Highest learning rate, reached after the \
              warmup)",
             "train: no length; write exactly one of train.steps, train.tokens and train.epochs",
+            "data: nothing to train on; write data.train (glob patterns of files) or data.prepared (a folder that \
+             memwall data prepare --out has written)",
             "model: nothing to train; write model.path (the folder of a model to fine-tune) or model.config \
              (a config.json or a table, for random initialization)",
         ]
@@ -301,7 +310,11 @@ fn refuses_values_out_of_range() {
         ("optimizer.beta2=1", "optimizer.beta2 = 1 is out of range: write a number >= 0 and < 1"),
         ("optimizer.learning_rate=inf", "optimizer.learning_rate = inf is not finite: write a number > 0"),
         ("train.clip=nan", "train.clip = nan is not finite: write a number >= 0"),
-        ("data.train=[]", "data.train = [] is empty: write a string or an array of strings"),
+        (
+            "data.train=[]",
+            "data.train = [] is empty: write a string, an array of strings, or an array of tables {files = [...], \
+             weight = 1.0, field = \"text\"}",
+        ),
         (
             "memory.budget=2 GiBB",
             "memory.budget = \"2 GiBB\" has no known unit: write a number and one of B, KB, MB, GB, TB, KiB, \

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Value;
 
+use super::sources::{self, DataFrom};
 use super::values::Values;
 use super::{JobError, bytes, relations, to_json};
 
@@ -45,14 +46,35 @@ pub enum ModelSource {
 /// `[data]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataJob {
-    /// Glob patterns of the training files, at least one.
-    pub train: Vec<String>,
+    /// Where it comes from.
+    pub from: DataFrom,
+    /// Folder that tokenized data is kept in; `None` is one of the user's.
+    pub cache: Option<PathBuf>,
     /// `bytes`, or the path of a `tokenizer.json`.
     pub tokenizer: String,
     /// Tokens in a sequence, at least 1.
     pub sequence_length: usize,
-    /// Share of the data held out, in 0..=0.5.
-    pub validation: f64,
+    /// How documents become sequences.
+    pub packing: Packing,
+    /// Share of the data held out, in 0..=0.5; `None` where files to evaluate on are given, or the prepared data says.
+    pub validation: Option<f64>,
+}
+
+impl DataJob {
+    /// Whether there is something to evaluate on.
+    pub fn evaluates(&self) -> bool {
+        self.validation.is_none_or(|share| share > 0.0)
+    }
+}
+
+/// How documents become sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Packing {
+    /// One behind the other, each seeing only itself.
+    Packed,
+    /// Each in sequences of its own, with padding.
+    Documents,
 }
 
 /// `[train]`
@@ -269,10 +291,12 @@ pub(super) fn validate(values: &Values, ranks: usize) -> Result<Job, JobError> {
     Ok(Job {
         model: model(values)?,
         data: DataJob {
-            train: values.need("data.train")?,
+            from: sources::from(values)?,
+            cache: values.read("data.cache"),
             tokenizer: values.need("data.tokenizer")?,
             sequence_length: values.need("data.sequence_length")?,
-            validation: values.need("data.validation")?,
+            packing: values.need("data.packing")?,
+            validation: values.read("data.validation"),
         },
         train: TrainJob {
             length,
