@@ -61,6 +61,10 @@ impl CheckpointError {
     pub(crate) fn malformed(path: impl Into<PathBuf>, reason: impl Into<String>) -> Self {
         Self::Malformed { path: path.into(), reason: reason.into() }
     }
+
+    pub(crate) fn wrong_model(path: impl Into<PathBuf>, problems: &[String]) -> Self {
+        Self::WrongModel { path: path.into(), reason: problems.join("; ") }
+    }
 }
 
 /// A text from a file as an error shows it: on one line, without terminal escapes, of bounded length.

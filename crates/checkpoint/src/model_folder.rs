@@ -4,12 +4,13 @@ use crate::error::{CheckpointError, shown};
 use crate::files;
 use crate::index::{INDEX, Index};
 use crate::names::{self, Assignment, Tensors};
-use crate::tensor_file::{TensorFile, Values};
+use crate::tensor_file::{Elements, TensorFile, Values};
 use memwall_engine::Parameters;
 use memwall_model::{ModelSpec, ParamId};
 use memwall_tensor::SliceMut;
 use memwall_tensor::device::Device;
 use serde_json::{Map, Value};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// Weights in one file.
@@ -17,10 +18,43 @@ pub(crate) const SINGLE: &str = "model.safetensors";
 /// How text is generated from the model.
 pub(crate) const GENERATION: &str = "generation_config.json";
 
-/// The weights of a model folder, checked against a spec, open for reading.
-///
-/// `model.safetensors` is taken if it is there, else the files of `model.safetensors.index.json`; as transformers does.
-/// Elements may be F32, BF16 or F16, each tensor of its own type.
+/// The weight files of a model folder: headers that fit their files, and an index that fits the headers.
+#[derive(Debug)]
+struct WeightFiles {
+    /// The one file, or the index.
+    path: PathBuf,
+    files: Vec<TensorFile>,
+    /// Every tensor, and which file holds it.
+    tensors: HashMap<String, usize>,
+}
+
+impl WeightFiles {
+    /// Opens `model.safetensors` if it is there, else the files of `model.safetensors.index.json`; as transformers does.
+    /// `None` where the folder has neither.
+    ///
+    /// # Errors
+    /// A file is missing or malformed, or the index does not fit its files; files and tensors are named.
+    fn find(folder: &Path) -> Result<Option<Self>, CheckpointError> {
+        let (single, index) = (folder.join(SINGLE), folder.join(INDEX));
+        if single.exists() {
+            let file = TensorFile::open(&single)?;
+            let tensors = file.names().map(|n| (n.to_owned(), 0)).collect();
+            return Ok(Some(Self { path: single, files: vec![file], tensors }));
+        }
+        if !index.exists() {
+            return Ok(None);
+        }
+        let (files, tensors) = open_all(folder, &index)?;
+        Ok(Some(Self { path: index, files, tensors }))
+    }
+
+    fn infos(&self) -> Tensors<'_> {
+        self.tensors.iter().filter_map(|(n, f)| Some((&**n, self.files[*f].info(n)?))).collect()
+    }
+}
+
+/// The weights of a model folder, checked against a spec, open for reading. Elements may be F32, BF16 or F16, each
+/// tensor of its own type.
 #[derive(Debug)]
 pub struct ModelFile {
     files: Vec<TensorFile>,
@@ -30,44 +64,45 @@ pub struct ModelFile {
 }
 
 impl ModelFile {
-    /// Opens the weights of `folder` and checks that they are exactly the parameters of `spec`. Names may lack the base
-    /// model's prefix (`model.`, `transformer.`); what is not a parameter but computed (causal masks, rotary
-    /// frequencies) is skipped, and so is a tied model's stored head if it equals the embedding to the bit.
+    /// Opens the weights of `folder`, `model.safetensors` if it is there, else the files of
+    /// `model.safetensors.index.json`, as transformers does, and checks that they are exactly the parameters of `spec`. Names may lack the base model's prefix (`model.`, `transformer.`); what is not a parameter but computed
+    /// (causal masks, rotary frequencies) is skipped, and so is a tied model's stored head if it equals the embedding
+    /// to the bit.
     ///
     /// # Errors
     /// A file is missing, malformed, or holds another model; files and tensors are named.
     pub fn open(folder: &Path, spec: &ModelSpec) -> Result<Self, CheckpointError> {
-        let (single, index) = (folder.join(SINGLE), folder.join(INDEX));
-        let (path, files, tensors) = if single.exists() {
-            let files = vec![TensorFile::open(&single)?];
-            let tensors = files[0].names().map(|n| (n.to_owned(), 0)).collect::<Vec<_>>();
-            (single, files, tensors)
-        } else if index.exists() {
-            let (files, tensors) = open_all(folder, &index)?;
-            (index, files, tensors)
-        } else {
+        let Some(weights) = WeightFiles::find(folder)? else {
             let reason = format!(
                 "holds neither {SINGLE} nor {INDEX}; save the model with save_pretrained, which writes them"
             );
             return Err(CheckpointError::malformed(folder, reason));
         };
-        let infos: Tensors<'_> =
-            tensors.iter().filter_map(|(n, f)| Some((&**n, files[*f].info(n)?))).collect();
-        let wrong = |reason| CheckpointError::WrongModel { path: path.clone(), reason };
-        let Assignment { names, tied_copy } = names::assign(spec, &infos).map_err(wrong)?;
-        let holder = |name: &str| files.iter().position(|f| f.info(name).is_some()).unwrap_or(0);
+        let Assignment { names, tied_copy } = names::assign(spec, &weights.infos())
+            .map_err(|problems| CheckpointError::wrong_model(&weights.path, &problems))?;
+        let WeightFiles { path, files, tensors } = weights;
         if let Some((copy, original)) = tied_copy {
-            let first = difference((&files[holder(&copy)], &copy), (&files[holder(&original)], &original))?;
-            if let Some(index) = first {
+            let elements = |name: &str| files[tensors[name]].elements(name);
+            if let Some(index) = difference(elements(&copy)?, elements(&original)?)? {
                 let reason = format!(
                     "its config.json says tie_word_embeddings = true, but {copy} is not {original} (they differ \
                      first at element {index}); set tie_word_embeddings to false, or remove {copy}"
                 );
-                return Err(wrong(reason));
+                return Err(CheckpointError::WrongModel { path, reason });
             }
         }
-        let places = names.into_iter().map(|name| (holder(&name), name)).collect();
+        let places = names.into_iter().map(|name| (tensors[&name], name)).collect();
         Ok(Self { places, generation: generation_config(folder)?, files })
+    }
+
+    /// Whether `folder` has weights to open, whatever is in them.
+    pub fn is_in(folder: &Path) -> bool {
+        folder.join(SINGLE).exists() || folder.join(INDEX).exists()
+    }
+
+    /// The files that hold the weights.
+    pub fn files(&self) -> &[TensorFile] {
+        &self.files
     }
 
     /// The keys of the folder's generation_config.json, if it has one.
@@ -103,7 +138,7 @@ impl ModelFile {
 }
 
 /// The files of an index, and for each of their tensors which file has it.
-type Opened = (Vec<TensorFile>, Vec<(String, usize)>);
+type Opened = (Vec<TensorFile>, HashMap<String, usize>);
 
 /// Opens the files of an index, and checks that they hold what it says, each tensor once.
 fn open_all(folder: &Path, path: &Path) -> Result<Opened, CheckpointError> {
@@ -136,12 +171,11 @@ fn open_all(folder: &Path, path: &Path) -> Result<Opened, CheckpointError> {
             "lists the tensor {tensor} in {name}, which does not hold it; take index and files of the same model"
         )));
     }
-    Ok((files, index.places.into_iter().collect()))
+    Ok((files, index.places))
 }
 
 /// The first element in which two tensors of the same shape differ, as f32 and to the bit.
-fn difference(a: (&TensorFile, &str), b: (&TensorFile, &str)) -> Result<Option<usize>, CheckpointError> {
-    let (mut a, mut b) = (a.0.elements(a.1)?, b.0.elements(b.1)?);
+fn difference(mut a: Elements<'_>, mut b: Elements<'_>) -> Result<Option<usize>, CheckpointError> {
     let mut at = 0;
     while let (Some(x), Some(y)) = (a.next()?, b.next()?) {
         let mut pairs = x.values.iter().zip(y.values);

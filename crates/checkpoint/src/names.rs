@@ -8,9 +8,6 @@ use crate::tensor_write::Entry;
 use memwall_model::{ModelSpec, ParamSpec};
 use std::collections::{HashMap, HashSet};
 
-/// What a causal model puts before its base model's names; saved from the base model they lack it.
-const BASE_PREFIXES: [&str; 2] = ["model.", "transformer."];
-
 /// The head's name, where it is a copy of the embedding.
 const HEAD: &str = "lm_head.weight";
 
@@ -33,14 +30,13 @@ pub(crate) struct Assignment {
 ///
 /// # Errors
 /// Names of tensors that are missing, left over, misshaped or of a type that is not read.
-pub(crate) fn assign(spec: &ModelSpec, tensors: &Tensors<'_>) -> Result<Assignment, String> {
+pub(crate) fn assign(spec: &ModelSpec, tensors: &Tensors<'_>) -> Result<Assignment, Vec<String>> {
     let whole = Trial::new(spec, "", tensors);
-    let prefix = BASE_PREFIXES.into_iter().find(|p| embedding(spec).name.starts_with(p));
-    let base = prefix.map(|p| Trial::new(spec, p, tensors));
+    let base = Trial::new(spec, spec.config.family.prefix(), tensors);
     // Where neither fits, what is wrong is told of the one that fits better.
-    let best = base.filter(|base| base.problems.count < whole.problems.count).unwrap_or(whole);
+    let best = if base.problems.count < whole.problems.count { base } else { whole };
     if best.problems.count > 0 {
-        return Err(best.problems.text());
+        return Err(best.problems.told());
     }
     let names = best.names;
     let tied_copy = (spec.config.tied && tensors.contains_key(HEAD)).then(|| {
@@ -59,10 +55,10 @@ fn embedding(spec: &ModelSpec) -> &ParamSpec {
 ///
 /// # Errors
 /// As of [`assign`].
-pub(crate) fn require(wanted: &[Entry], tensors: &Tensors<'_>) -> Result<(), String> {
+pub(crate) fn require(wanted: &[Entry], tensors: &Tensors<'_>) -> Result<(), Vec<String>> {
     let mut problems = Problems::default();
     problems.compare(wanted.iter().map(|e| (&*e.name, &*e.shape)), tensors, |_, _| false);
-    if problems.count == 0 { Ok(()) } else { Err(problems.text()) }
+    if problems.count == 0 { Ok(()) } else { Err(problems.told()) }
 }
 
 /// A way to name the parameters, and what is wrong with the tensors if it is the files'.
@@ -127,11 +123,12 @@ impl Problems {
         self.count += 1;
     }
 
-    fn text(mut self) -> String {
+    /// The first few, and how many more there are.
+    fn told(mut self) -> Vec<String> {
         if self.count > TOLD {
             self.told.push(format!("and {} more", self.count - TOLD));
         }
-        self.told.join("; ")
+        self.told
     }
 }
 
@@ -174,7 +171,7 @@ mod tests {
         let mut all: HashMap<String, TensorInfo> =
             spec.params.iter().map(|p| (p.name.clone(), info(&p.shape, Dtype::BF16))).collect();
         change(&mut all);
-        assign(&spec, &all.iter().map(|(n, i)| (&**n, i)).collect())
+        assign(&spec, &all.iter().map(|(n, i)| (&**n, i)).collect()).map_err(|told| told.join("; "))
     }
 
     fn strip(all: &mut HashMap<String, TensorInfo>) {

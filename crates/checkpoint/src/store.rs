@@ -163,8 +163,7 @@ fn load_parts<D: Device>(path: &Path, rank: &mut Rank<D>, parts: &Parts) -> Resu
     let tensors = tensors(rank, parts);
     let wanted: Vec<Entry> = tensors.iter().map(|(_, _, e)| e.clone()).collect();
     let held = file.names().filter_map(|n| Some((n, file.info(n)?))).collect();
-    names::require(&wanted, &held)
-        .map_err(|reason| CheckpointError::WrongModel { path: path.into(), reason })?;
+    names::require(&wanted, &held).map_err(|problems| CheckpointError::wrong_model(path, &problems))?;
     for (part, param, entry) in &tensors {
         let (device, dst) = rank.part_mut(*part, *param);
         file.read(&entry.name, device, dst)?;

@@ -6,6 +6,7 @@ use crate::float::FloatType;
 use crate::header::{Header, TensorInfo};
 use memwall_tensor::SliceMut;
 use memwall_tensor::device::Memory;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -82,19 +83,18 @@ impl TensorFile {
         self.header.tensors.keys().map(String::as_str)
     }
 
+    /// Number of tensors of each type, as the format names types (such as "F32").
+    pub fn types(&self) -> BTreeMap<String, usize> {
+        let mut types = BTreeMap::new();
+        for info in self.header.tensors.values() {
+            *types.entry(info.dtype.to_string()).or_default() += 1;
+        }
+        types
+    }
+
     /// A tensor's description.
     pub(crate) fn info(&self, name: &str) -> Option<&TensorInfo> {
         self.header.tensors.get(name)
-    }
-
-    /// Name, type as safetensors names it (such as "F32"), and dims of every tensor, in the order of names.
-    pub fn tensors(&self) -> Vec<(String, String, Vec<usize>)> {
-        let tensors = self.header.tensors.iter();
-        let mut all: Vec<_> = tensors
-            .map(|(name, info)| (name.clone(), format!("{:?}", info.dtype), info.shape.clone()))
-            .collect();
-        all.sort();
-        all
     }
 
     /// Reads a tensor into its place on a device, to the bit.

@@ -25,7 +25,6 @@ mod run_folder;
 mod setup;
 mod support;
 mod train;
-mod weight_files;
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -53,8 +53,8 @@ impl Setup {
             micro_batch: job.train.micro_batch,
             micro_batches: job.train.micro_batches,
             sequence: job.data.sequence_length,
-            precision: Precision::F32,
-            gradients: Precision::F32,
+            precision: number_type(job.precision.mode),
+            gradients: number_type(job.precision.gradients),
             deterministic: job.train.deterministic,
             clip: job.train.clip,
             seed: job.train.seed,
@@ -110,6 +110,13 @@ impl Setup {
     /// What the job costs when `budget` bytes are allowed.
     pub(crate) fn predict(&self, budget: u64) -> Result<Prediction, EngineError> {
         predict(&self.spec, &self.settings, self.description, budget, self.job.data.evaluates())
+    }
+}
+
+fn number_type(precision: job::Precision) -> Precision {
+    match precision {
+        job::Precision::F32 => Precision::F32,
+        job::Precision::Bf16 => Precision::Bf16,
     }
 }
 

@@ -7,7 +7,7 @@ use crate::data;
 use crate::early_stop::{Stopped, Watch};
 use crate::failure::{Failure, Outcome};
 use crate::finish;
-use crate::job::{ModelSource, show_bytes};
+use crate::job::{ExportType, ModelSource, show_bytes};
 use crate::machine;
 use crate::progress::Progress;
 use crate::report;
@@ -304,8 +304,11 @@ impl Run<'_> {
         let partial = self.folder.path("export.partial");
         disk.remove_folder(&partial).fail()?;
         let export = Export {
-            dtype: FloatType::F32,
-            max_shard_bytes: Export::USUAL_SHARD,
+            dtype: match self.setup.job.export.dtype {
+                ExportType::Float32 => FloatType::F32,
+                ExportType::BFloat16 => FloatType::BF16,
+            },
+            max_shard_bytes: self.setup.job.export.max_shard_bytes,
             end_of_document: tokenizer.end_of_document(),
             generation_config: source.and_then(ModelFile::generation_config),
         };

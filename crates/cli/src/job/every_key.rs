@@ -13,17 +13,26 @@ fn bases() -> Vec<ResolvedJob> {
     [
         (FINE_TUNE.to_owned(), &[][..]),
         (FROM_TABLE.to_owned(), &[]),
-        (longer(FINE_TUNE, "tokens = 1280"), &[]),
+        (longer(FINE_TUNE, "tokens = 17920"), &[]),
         (longer(FINE_TUNE, "epochs = 3"), &[]),
         (FINE_TUNE.to_owned(), &["optimizer.schedule=wsd"]),
         (FINE_TUNE.replace("train = 'data/*.txt'", "prepared = 'p'"), &[]),
         (FINE_TUNE.to_owned(), &["data.evaluation=e"]),
         (FINE_TUNE.to_owned(), &["optimizer.schedule=wsd", "optimizer.decay_steps=3"]),
         (FINE_TUNE.to_owned(), &["train.evaluate_every=2", "train.stop_patience=3"]),
+        (FINE_TUNE.to_owned(), &["precision.mode=bf16"]),
+        (FINE_TUNE.to_owned(), &["train.deterministic=true"]),
     ]
     .into_iter()
-    // Written out: giving what it would be anyway is no change.
-    .map(|(text, sets)| resolve(&text, &[sets, &["train.global_batch=1"]].concat()).unwrap())
+    .map(|(text, sets)| {
+        // Written out: giving what it would be anyway is no change. bf16 gradients need one micro-batch a step, and
+        // beside deterministic ones their type is refused.
+        let batch =
+            if sets == ["precision.mode=bf16"] { "train.global_batch=1" } else { "train.global_batch=14" };
+        let gradients = (sets != ["train.deterministic=true"]).then_some("precision.gradients=f32");
+        let written: Vec<&str> = [batch].into_iter().chain(gradients).collect();
+        resolve(&text, &[sets, &written].concat()).unwrap()
+    })
     .collect()
 }
 

@@ -8,7 +8,7 @@ use super::values::Values;
 /// The contradictions between values, whatever the number of ranks; of a run of `steps`, where they are known.
 /// A value that is not there, since it was refused by itself, contradicts nothing.
 pub(super) fn contradictions(values: &Values, steps: Option<u64>) -> Vec<String> {
-    let of_values: [fn(&Values) -> Option<String>; 13] = [
+    let of_values: [fn(&Values) -> Option<String>; 15] = [
         final_learning_rate,
         final_with_constant,
         decay_without_wsd,
@@ -22,6 +22,8 @@ pub(super) fn contradictions(values: &Values, steps: Option<u64>) -> Vec<String>
         stop_without_evaluation,
         delta_without_patience,
         micro_batch_tokens,
+        bf16_gradients_of_f32,
+        gradients_with_deterministic,
     ];
     warmup(values, steps)
         .or_else(|| warmup_and_decay(values, steps))
@@ -145,6 +147,39 @@ fn delta_without_patience(values: &Values) -> Option<String> {
         format!(
             "train.stop_min_delta = {delta:?} has no effect with train.stop_patience = 0: remove it, or write after \
              how many evaluations without improvement the run stops"
+        )
+    })
+}
+
+fn bf16_gradients_of_f32(values: &Values) -> Option<String> {
+    let mode: String = values.read("precision.mode")?;
+    let gradients: String = values.read("precision.gradients")?;
+    (mode == "f32" && gradients == "bf16").then(|| {
+        "precision.gradients = \"bf16\" contradicts precision.mode = \"f32\": remove it, or write mode = \"bf16\""
+            .to_owned()
+    })
+}
+
+/// The default is not filled in, so a value there was given.
+fn gradients_with_deterministic(values: &Values) -> Option<String> {
+    let gradients: String = values.read("precision.gradients")?;
+    let deterministic: bool = values.read("train.deterministic")?;
+    deterministic.then(|| {
+        format!(
+            "precision.gradients = {gradients:?} contradicts train.deterministic = true, which sums gradients as \
+             64-bit integers: remove one of them"
+        )
+    })
+}
+
+/// bf16 has 8 bits of significance: a sum of several micro-batches loses terms below 1/256 of it.
+pub(super) fn bf16_sums(values: &Values, micro_batches: usize) -> Option<String> {
+    let gradients: String = values.read("precision.gradients")?;
+    (gradients == "bf16" && micro_batches > 1).then(|| {
+        format!(
+            "precision.gradients = \"bf16\" cannot sum {micro_batches} micro-batches a step without losing small \
+             terms: remove it (gradients are then f32, 2 bytes a parameter more), or write a train.micro_batch that \
+             makes one micro-batch a step"
         )
     })
 }

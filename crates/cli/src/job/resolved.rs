@@ -196,6 +196,10 @@ fn derived(key: &Key, values: &Values, written: &WrittenJob) -> Option<Value> {
             let schedule = values.read::<String>("optimizer.schedule")?;
             (schedule != "constant").then_some(Value::Float(0.0))
         }
+        ("export", "dtype") => {
+            let mode = values.read::<String>("precision.mode")?;
+            Some(if mode == "bf16" { "bfloat16" } else { "float32" }.into())
+        }
         ("run", "dir") => Some(format!("runs/{}", written.name).into()),
         _ => None,
     }

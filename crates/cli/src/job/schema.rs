@@ -103,8 +103,10 @@ pub const SECTIONS: &[Section] = &[
     Section { name: "data", meaning: "What it is trained on." },
     Section { name: "train", meaning: "How long and in what batches." },
     Section { name: "optimizer", meaning: "How the parameters are updated." },
+    Section { name: "precision", meaning: "In what numbers the model is trained." },
     Section { name: "memory", meaning: "How much memory may be used, and what is traded for it." },
     Section { name: "checkpoint", meaning: "When the state is saved, and how much of it is kept." },
+    Section { name: "export", meaning: "What the trained model is written as." },
     Section { name: "run", meaning: "Where the run writes and what it runs on." },
 ];
 
@@ -209,6 +211,15 @@ pub const KEYS: &[Key] = &[
         "Learning rate that the fall ends at one step after the last, so that no step is wasted on a rate of \
          0; at most optimizer.learning_rate."),
 
+    key("precision", "mode", Kind::Choice(&["f32", "bf16"]), Fallback::Text("f32"),
+        "Type of weights and activations; with bf16 the optimizer updates f32 master weights, and the weights \
+         follow, rounded. Sums are f32 in both."),
+    key("precision", "gradients", Kind::Choice(&["f32", "bf16"]),
+        Fallback::Depends("bf16 with mode = \"bf16\" and one micro-batch a step, otherwise to f32; with \
+         train.deterministic they are 64-bit integers"),
+        "Type in which gradients are kept. In bf16 the sum over several micro-batches would lose small terms, \
+         which is refused."),
+
     key("memory", "budget", Kind::Size, Fallback::Depends("the memory available on the machine"),
         "Memory the run may use: a size such as \"2 GiB\" or \"1500 MB\", or a whole number of bytes."),
     key("memory", "recompute", Kind::Choice(&["none", "full"]), Fallback::Text("none"),
@@ -218,6 +229,12 @@ pub const KEYS: &[Key] = &[
         "Optimizer steps between checkpoints; 0 saves only at the end."),
     key("checkpoint", "keep", count(1), Fallback::Whole(2),
         "Complete checkpoints kept; older ones are deleted."),
+
+    key("export", "dtype", Kind::Choice(&["float32", "bfloat16"]),
+        Fallback::Depends("float32, or with precision.mode = \"bf16\" to bfloat16"),
+        "Type of the weights in the exported folder."),
+    key("export", "max_shard_size", Kind::Size, Fallback::Text("5 GB"),
+        "Largest file of weights; a larger model is written as several files with an index."),
 
     key("run", "dir", Kind::Text, Fallback::Depends("runs/<name of the job file without .toml>"),
         "Folder the run writes to, relative to the current working directory."),

@@ -85,8 +85,10 @@ fn fills_in_every_default() {
             decay: None,
             final_learning_rate: 0.0,
         },
+        precision: PrecisionJob { mode: Precision::F32, gradients: Precision::F32 },
         memory: MemoryJob { budget: None, recompute: Recompute::None },
         checkpoint: CheckpointJob { every: None, keep: 2 },
+        export: ExportJob { dtype: ExportType::Float32, max_shard_bytes: 5_000_000_000 },
         run: RunJob { dir: "runs/tiny".into(), threads: None },
     };
     assert_eq!(job, expected);
@@ -123,6 +125,29 @@ fn takes_every_key() {
     assert_eq!((job.optimizer.schedule, job.optimizer.final_learning_rate), (Schedule::Constant, 1.0));
     assert_eq!(job.memory, MemoryJob { budget: Some(2 << 30), recompute: Recompute::Full });
     assert_eq!(job.run, RunJob { dir: "out".into(), threads: Some(4) });
+}
+
+#[test]
+fn bf16_gradients_are_the_default_of_one_micro_batch_a_step_alone() {
+    let of = |sets: &[&str]| {
+        let job = resolve(FINE_TUNE, &[&["precision.mode=bf16"], sets].concat()).unwrap();
+        job.validate(1).map(|job| (job.precision, job.export.dtype))
+    };
+    let low = |gradients| (PrecisionJob { mode: Precision::Bf16, gradients }, ExportType::BFloat16);
+    assert_eq!(of(&[]), Ok(low(Precision::Bf16)));
+    assert_eq!(of(&["train.global_batch=2"]), Ok(low(Precision::F32)));
+    assert_eq!(of(&["precision.gradients=f32"]), Ok(low(Precision::F32)));
+    assert_eq!(of(&["export.dtype=float32"]).unwrap().1, ExportType::Float32);
+    let refused = |sets: &[&str], words: &[&str]| {
+        let said = of(sets).unwrap_err().to_string();
+        assert!(words.iter().all(|w| said.contains(w)), "{said}");
+    };
+    refused(
+        &["train.global_batch=2", "precision.gradients=bf16"],
+        &["2 micro-batches", "gradients are then f32"],
+    );
+    refused(&["precision.mode=f32", "precision.gradients=bf16"], &["mode = \"bf16\""]);
+    refused(&["train.deterministic=true", "precision.gradients=f32"], &["64-bit integers"]);
 }
 
 #[test]
