@@ -52,7 +52,7 @@ fn each_way_to_break_the_law_is_found_and_the_rest_goes_on() {
         ("abort", "ended by signal 6"),
         ("endless", "took longer than 2s"),
         ("greedy", "bytes allocated for 6 bytes of input"),
-        ("memory", "an allocation of 68719476736"),
+        ("memory", "above the memory limit; bytes: 68719476736"),
         ("panic", "as it was told"),
         ("silent", "refused without a text"),
         ("stack", "ended by signal"),
