@@ -24,6 +24,6 @@ pub use error::CheckpointError;
 pub use export::{Export, write_model};
 pub use float::FloatType;
 pub use manifest::{FileRecord, Manifest, RunState};
-pub use model_folder::{ModelFile, WeightFiles};
+pub use model_folder::ModelFile;
 pub use store::Store;
 pub use tensor_file::TensorFile;

@@ -20,7 +20,7 @@ pub(crate) const GENERATION: &str = "generation_config.json";
 
 /// The weight files of a model folder: headers that fit their files, and an index that fits the headers.
 #[derive(Debug)]
-pub struct WeightFiles {
+struct WeightFiles {
     /// The one file, or the index.
     path: PathBuf,
     files: Vec<TensorFile>,
@@ -34,7 +34,7 @@ impl WeightFiles {
     ///
     /// # Errors
     /// A file is missing or malformed, or the index does not fit its files; files and tensors are named.
-    pub fn find(folder: &Path) -> Result<Option<Self>, CheckpointError> {
+    fn find(folder: &Path) -> Result<Option<Self>, CheckpointError> {
         let (single, index) = (folder.join(SINGLE), folder.join(INDEX));
         if single.exists() {
             let file = TensorFile::open(&single)?;
@@ -46,17 +46,6 @@ impl WeightFiles {
         }
         let (files, tensors) = open_all(folder, &index)?;
         Ok(Some(Self { path: index, files, tensors }))
-    }
-
-    /// The files.
-    pub fn files(&self) -> &[TensorFile] {
-        &self.files
-    }
-
-    /// What keeps these files from being the weights of `spec`, by their headers; the first few problems, and how many
-    /// more there are.
-    pub fn problems(&self, spec: &ModelSpec) -> Vec<String> {
-        names::assign(spec, &self.infos()).err().unwrap_or_default()
     }
 
     fn infos(&self) -> Tensors<'_> {
@@ -75,8 +64,8 @@ pub struct ModelFile {
 }
 
 impl ModelFile {
-    /// Opens the weights of `folder` (see [`WeightFiles::find`]) and checks that they are exactly the parameters of
-    /// `spec`. Names may lack the base model's prefix (`model.`, `transformer.`); what is not a parameter but computed
+    /// Opens the weights of `folder`, `model.safetensors` if it is there, else the files of
+    /// `model.safetensors.index.json`, as transformers does, and checks that they are exactly the parameters of `spec`. Names may lack the base model's prefix (`model.`, `transformer.`); what is not a parameter but computed
     /// (causal masks, rotary frequencies) is skipped, and so is a tied model's stored head if it equals the embedding
     /// to the bit.
     ///
@@ -104,6 +93,16 @@ impl ModelFile {
         }
         let places = names.into_iter().map(|name| (tensors[&name], name)).collect();
         Ok(Self { places, generation: generation_config(folder)?, files })
+    }
+
+    /// Whether `folder` has weights to open, whatever is in them.
+    pub fn is_in(folder: &Path) -> bool {
+        folder.join(SINGLE).exists() || folder.join(INDEX).exists()
+    }
+
+    /// The files that hold the weights.
+    pub fn files(&self) -> &[TensorFile] {
+        &self.files
     }
 
     /// The keys of the folder's generation_config.json, if it has one.

@@ -83,18 +83,18 @@ impl TensorFile {
         self.header.tensors.keys().map(String::as_str)
     }
 
-    /// A tensor's description.
-    pub(crate) fn info(&self, name: &str) -> Option<&TensorInfo> {
-        self.header.tensors.get(name)
-    }
-
-    /// How many tensors there are of each type, as safetensors names it (such as "F32").
+    /// Number of tensors of each type, as the format names types (such as "F32").
     pub fn types(&self) -> BTreeMap<String, usize> {
         let mut types = BTreeMap::new();
         for info in self.header.tensors.values() {
             *types.entry(info.dtype.to_string()).or_default() += 1;
         }
         types
+    }
+
+    /// A tensor's description.
+    pub(crate) fn info(&self, name: &str) -> Option<&TensorInfo> {
+        self.header.tensors.get(name)
     }
 
     /// Reads a tensor into its place on a device, to the bit.

@@ -12,8 +12,8 @@ pub(crate) struct Watch {
     rule: Option<EarlyStop>,
     /// Steps between the evaluations that count.
     every: u64,
-    /// Step and loss of the best evaluation.
-    best: Option<(u64, f64)>,
+    /// Step and loss of the best evaluation; infinite before the first.
+    best: (u64, f64),
     /// Evaluations since then.
     without: u64,
 }
@@ -22,7 +22,7 @@ impl Watch {
     /// Has seen nothing; stops nothing without a rule. Only evaluations at multiples of `every` count: the one at
     /// the end of a run would not have been made if the run had been longer.
     pub(crate) fn new(rule: Option<EarlyStop>, every: Option<u64>) -> Self {
-        Self { rule, every: every.unwrap_or(u64::MAX), best: None, without: 0 }
+        Self { rule, every: every.unwrap_or(u64::MAX), best: (0, f64::INFINITY), without: 0 }
     }
 
     /// Takes the loss of the evaluation after `step`.
@@ -31,16 +31,17 @@ impl Watch {
         else {
             return;
         };
-        match self.best {
-            // A loss that is not a number is no improvement.
-            Some((_, best)) if !(loss < best - rule.min_delta) => self.without += 1,
-            _ => (self.best, self.without) = (Some((step, loss)), 0),
+        // A loss that is not a number is no improvement.
+        if loss < self.best.1 - rule.min_delta {
+            (self.best, self.without) = ((step, loss), 0);
+        } else {
+            self.without += 1;
         }
     }
 
     /// Why the run is to stop, if it is.
     pub(crate) fn stopped(&self) -> Option<Stopped> {
-        let (rule, (best_step, best_loss)) = (self.rule?, self.best?);
+        let (rule, (best_step, best_loss)) = (self.rule?, self.best);
         (self.without >= rule.patience).then_some(Stopped { rule, best_step, best_loss, every: self.every })
     }
 }
@@ -94,6 +95,8 @@ mod tests {
         assert_eq!(stops(2, 0.0, &[3.0, 3.1, 2.9, 3.0, 2.9, 1.0]), Some(10));
         assert_eq!(stops(2, 0.5, &[3.0, 2.6, 2.4, 2.0, 1.9]), Some(10));
         assert_eq!(stops(2, 0.0, &[3.0, f64::NAN, f64::INFINITY]), Some(6));
+        assert_eq!(stops(2, 0.0, &[f64::NAN, 3.0, 2.0]), None);
+        assert_eq!(stops(1, 0.0, &[f64::NAN, 3.0]), Some(2));
         assert_eq!(stops(3, 0.0, &[]), None);
     }
 

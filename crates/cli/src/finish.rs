@@ -97,13 +97,15 @@ pub(crate) fn sample(
     const PROMPT: usize = 24;
     const WRITTEN: usize = 160;
     let t = data.sequence_length();
-    let (mut tokens, mut targets) = (vec![0; t], vec![0; t]);
-    if data.validation_windows() > 0 {
-        data.fill_validation(0, &mut tokens, &mut targets);
+    let (mut tokens, mut targets, mut positions) = (vec![0; t], vec![0; t], vec![0; t]);
+    if data.validation_samples() > 0 {
+        data.fill_validation(0, &mut tokens, &mut targets, &mut positions)?;
     } else {
-        data.fill_train(0, &mut tokens, &mut targets);
+        data.fill_train(0, &mut tokens, &mut targets, &mut positions)?;
     }
-    let prompt: Vec<u32> = tokens.iter().take(PROMPT.min(t / 2)).map(|id| *id as u32).collect();
+    // Of the first document in the sample, and no more.
+    let document = 1 + positions.iter().skip(1).take_while(|position| **position > 0).count();
+    let prompt: Vec<u32> = tokens.iter().take(document.min(PROMPT.min(t / 2))).map(|id| *id as u32).collect();
     let prompt = tokenizer.decode(&prompt);
     let sampling = Sampling { temperature: 0.7, top_k: 40, top_p: 0.95, seed: setup.job.train.seed };
     let mut text = String::new();

@@ -2,11 +2,11 @@
 
 use crate::args::InspectArgs;
 use crate::decay::{Groups, any_block, elements};
-use crate::failure::{Failure, Outcome};
+use crate::failure::Failure;
 use crate::job::show_bytes;
 use crate::report;
 use crate::setup::read_config;
-use memwall_checkpoint::{TensorFile, WeightFiles};
+use memwall_checkpoint::{CheckpointError, ModelFile};
 use memwall_model::{ModelSpec, ParamSpec, UnitKind, UnitSpec};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -23,70 +23,81 @@ pub(crate) fn inspect(args: &InspectArgs) -> Result<(), Failure> {
             "--sequence {sequence} is longer than the model's max_position_embeddings ({longest})"
         )));
     }
-    let weights = if folder { WeightFiles::find(&args.path).refuse()? } else { None };
-    let problems = weights.as_ref().map(|w| w.problems(&spec)).unwrap_or_default();
+    let weights = (folder && ModelFile::is_in(&args.path)).then(|| ModelFile::open(&args.path, &spec));
     if args.json {
-        say!("{:#}", to_json(&spec, sequence, weights.as_ref(), &problems));
+        say!("{:#}", to_json(&spec, sequence, weights.as_ref()));
     } else {
         tell!("{}", text(&spec, sequence));
-        if folder {
-            tell!("{}", weights_text(&spec, weights.as_ref(), &problems));
+        match &weights {
+            Some(Ok(weights)) => tell!("{}", weights_text(&spec, weights)),
+            None if folder => say!("weights    none in this folder"),
+            _ => {}
         }
     }
-    if problems.is_empty() {
-        return Ok(());
+    match weights {
+        Some(Err(e)) => Err(Failure::Refused(e.to_string())),
+        _ => Ok(()),
     }
-    Err(Failure::Refused(format!(
-        "the weights in {} are not those of its config.json: {}",
-        args.path.display(),
-        problems.join("; ")
-    )))
 }
 
 /// Units that are alike, one after the other.
 struct Run<'a> {
-    kind: UnitKind,
-    /// Number of the first unit; block 0 is unit 1.
-    first: usize,
-    /// How many units it is.
-    units: usize,
-    /// Those of the first.
+    /// The first one.
+    unit: &'a UnitSpec,
     params: Vec<&'a ParamSpec>,
+    /// Number of the first among the blocks, if it is one.
+    block: Option<usize>,
+    /// How many units they are.
+    units: usize,
 }
 
 impl<'a> Run<'a> {
     /// The units of a model, with equal blocks together.
     fn of(spec: &'a ModelSpec) -> Vec<Run<'a>> {
-        let params = |unit: &UnitSpec| unit.params.iter().map(|p| spec.param(*p)).collect::<Vec<_>>();
-        let alike = |a: &[&ParamSpec], b: &[&ParamSpec]| {
-            let same = |(a, b): (&&ParamSpec, &&ParamSpec)| {
-                any_block(&a.name) == any_block(&b.name) && a.shape == b.shape && a.decay == b.decay
-            };
-            a.len() == b.len() && a.iter().zip(b).all(same)
-        };
         let mut runs: Vec<Run<'a>> = Vec::new();
-        for (index, unit) in spec.units.iter().enumerate() {
-            let params = params(unit);
-            let block = |kind| matches!(kind, UnitKind::Block(_));
+        let mut blocks = 0;
+        for unit in &spec.units {
+            let params: Vec<&ParamSpec> = unit.params.iter().map(|p| spec.param(*p)).collect();
+            let block = matches!(unit.kind, UnitKind::Block(_)).then_some(blocks);
+            blocks += usize::from(block.is_some());
             match runs.last_mut() {
-                Some(run) if block(unit.kind) && block(run.kind) && alike(&run.params, &params) => {
-                    run.units += 1
-                }
-                _ => runs.push(Run { kind: unit.kind, first: index, units: 1, params }),
+                Some(run) if block.is_some() && run.is_like(unit, &params) => run.units += 1,
+                _ => runs.push(Run { unit, params, block, units: 1 }),
             }
         }
         runs
     }
 
+    /// Whether another unit differs in the number of its block alone.
+    fn is_like(&self, unit: &UnitSpec, params: &[&ParamSpec]) -> bool {
+        let windows = match (self.unit.kind, unit.kind) {
+            (UnitKind::Block(a), UnitKind::Block(b)) => a.window == b.window,
+            _ => false,
+        };
+        let same = |(a, b): (&&ParamSpec, &&ParamSpec)| {
+            any_block(&a.name) == any_block(&b.name) && a.shape == b.shape && a.decay == b.decay
+        };
+        windows && self.params.len() == params.len() && self.params.iter().zip(params).all(same)
+    }
+
     /// "blocks 0-29", or what else it is.
     fn name(&self) -> String {
-        match self.kind {
-            UnitKind::Embedding { .. } => "embedding".into(),
-            UnitKind::Head { .. } => "head".into(),
-            UnitKind::Block(_) if self.units > 1 => {
-                format!("blocks {}-{}", self.first - 1, self.first + self.units - 2)
+        match (self.unit.kind, self.block) {
+            (UnitKind::Embedding { .. }, _) => "embedding".into(),
+            (_, Some(first)) if self.units > 1 => format!("blocks {first}-{}", first + self.units - 1),
+            (_, Some(first)) => format!("block {first}"),
+            _ => "head".into(),
+        }
+    }
+
+    /// What there is to say beside the parameters.
+    fn remark(&self, tied: bool) -> String {
+        match self.unit.kind {
+            UnitKind::Head { .. } if tied => ", and the embedding's (tied)".into(),
+            UnitKind::Block(block) => {
+                block.window.map_or(String::new(), |tokens| format!(", sees {tokens} tokens back"))
             }
-            UnitKind::Block(_) => format!("block {}", self.first - 1),
+            _ => String::new(),
         }
     }
 }
@@ -135,11 +146,7 @@ fn text(spec: &ModelSpec, sequence: usize) -> String {
             run.params.len(),
             report::count(elements(&run.params) as f64),
             if run.units > 1 { " each" } else { "" },
-            if matches!(run.kind, UnitKind::Head { .. }) && spec.config.tied {
-                ", and the embedding's (tied)"
-            } else {
-                ""
-            },
+            run.remark(spec.config.tied),
         );
         title = "";
     }
@@ -167,33 +174,20 @@ fn text(spec: &ModelSpec, sequence: usize) -> String {
     text
 }
 
-fn weights_text(spec: &ModelSpec, weights: Option<&WeightFiles>, problems: &[String]) -> String {
-    let Some(weights) = weights else {
-        return "weights    none in this folder\n".into();
-    };
+fn weights_text(spec: &ModelSpec, weights: &ModelFile) -> String {
     let mut text = String::new();
     let mut title = "weights";
     for file in weights.files() {
         let types: Vec<String> = file.types().into_iter().map(|(t, n)| format!("{n} of {t}")).collect();
-        let _ = writeln!(text, "{title:<10} {}: tensors {}", name(file), types.join(", "));
+        let _ = writeln!(text, "{title:<10} {}: tensors {}", file.path().display(), types.join(", "));
         title = "";
     }
-    if problems.is_empty() {
-        let _ = writeln!(
-            text,
-            "           all {} tensors of the model are there, in its shapes",
-            spec.params.len()
-        );
-    }
+    let _ =
+        writeln!(text, "           all {} tensors of the model are there, in its shapes", spec.params.len());
     text
 }
 
-/// Name of a file in its folder.
-fn name(file: &TensorFile) -> String {
-    file.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-fn to_json(spec: &ModelSpec, sequence: usize, weights: Option<&WeightFiles>, problems: &[String]) -> Value {
+fn to_json(spec: &ModelSpec, sequence: usize, weights: Option<&Result<ModelFile, CheckpointError>>) -> Value {
     let units: Vec<Value> = Run::of(spec)
         .iter()
         .map(|run| {
@@ -230,12 +224,14 @@ fn to_json(spec: &ModelSpec, sequence: usize, weights: Option<&WeightFiles>, pro
         "units": units,
         "decay_groups": Groups::of(spec).to_json(),
         "states": states,
-        "weights": weights.map(|w| json!({
-            "files": w.files().iter().map(|f| json!({
-                "name": name(f), "tensors": f.names().count(), "types": f.types(),
-            })).collect::<Vec<_>>(),
-            "match": problems.is_empty(),
-            "problems": problems,
-        })),
+        "weights": weights.map(|w| match w {
+            Ok(w) => json!({
+                "match": true,
+                "files": w.files().iter().map(|f| json!({
+                    "path": f.path().display().to_string(), "types": f.types(),
+                })).collect::<Vec<_>>(),
+            }),
+            Err(e) => json!({"match": false, "problem": e.to_string()}),
+        }),
     })
 }

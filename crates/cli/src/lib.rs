@@ -8,6 +8,7 @@ mod output;
 mod advice;
 mod args;
 mod batches;
+mod data;
 mod decay;
 mod docs;
 mod early_stop;
@@ -35,6 +36,8 @@ pub fn run() -> ExitCode {
         args::Command::Plan(a) => plan::plan(&a),
         args::Command::Generate(a) => generate::generate(&a),
         args::Command::Model(args::ModelCommand::Inspect(a)) => inspect::inspect(&a),
+        args::Command::Data(args::DataCommand::Prepare(a)) => data::prepare::prepare(&a),
+        args::Command::Data(args::DataCommand::Inspect(a)) => data::inspect::inspect(&a),
         args::Command::Docs(a) => docs::docs(&a),
     };
     match outcome {

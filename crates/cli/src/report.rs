@@ -22,8 +22,9 @@ pub(crate) fn count(n: f64) -> String {
 pub(crate) fn model(spec: &ModelSpec, sequence: usize) -> String {
     let c = &spec.config;
     format!(
-        "model      llama: {} parameters, {} layers, {} wide, {} heads ({} key/value), vocabulary {}{}\n\
+        "model      {}: {} parameters, {} layers, {} wide, {} heads ({} key/value), vocabulary {}{}\n\
          \x20          {}FLOPs a token ({}FLOPs of them attention)\n",
+        c.family.model_type(),
         count(spec.parameter_count() as f64),
         c.layers,
         c.hidden_size,

@@ -53,8 +53,8 @@ impl Setup {
             micro_batch: job.train.micro_batch,
             micro_batches: job.train.micro_batches,
             sequence: job.data.sequence_length,
-            precision: Precision::F32,
-            gradients: Precision::F32,
+            precision: number_type(job.precision.mode),
+            gradients: number_type(job.precision.gradients),
             deterministic: job.train.deterministic,
             clip: job.train.clip,
             seed: job.train.seed,
@@ -93,17 +93,30 @@ impl Setup {
         })
     }
 
-    /// The same with the number of steps that the job comes to when an epoch has `samples` sequences.
-    pub(crate) fn with_data(self, samples: usize) -> Result<Self, Failure> {
-        match self.job.train.length {
-            Length::Steps(_) => Ok(self),
-            Length::Epochs(_) => Self::new(self.resolved.pinned_to_data(samples)?),
+    /// The same with the number of steps that the job comes to when an epoch has `samples` sequences, if its data has
+    /// epochs.
+    pub(crate) fn with_data(self, samples: Option<u64>) -> Result<Self, Failure> {
+        match (self.job.train.length, samples) {
+            (Length::Steps(_), _) => Ok(self),
+            (Length::Epochs(_), Some(samples)) => Self::new(self.resolved.pinned_to_data(samples)?),
+            (Length::Epochs(_), None) => Err(Failure::Refused(
+                "train.epochs means nothing for the mixture in data.prepared, of which each source goes through its own \
+                 epochs: write train.steps or train.tokens"
+                    .into(),
+            )),
         }
     }
 
     /// What the job costs when `budget` bytes are allowed.
     pub(crate) fn predict(&self, budget: u64) -> Result<Prediction, EngineError> {
-        predict(&self.spec, &self.settings, self.description, budget, self.job.data.validation > 0.0)
+        predict(&self.spec, &self.settings, self.description, budget, self.job.data.evaluates())
+    }
+}
+
+fn number_type(precision: job::Precision) -> Precision {
+    match precision {
+        job::Precision::F32 => Precision::F32,
+        job::Precision::Bf16 => Precision::Bf16,
     }
 }
 

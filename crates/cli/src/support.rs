@@ -6,18 +6,13 @@
 use crate::failure::Failure;
 use crate::job::{self, JobError};
 use crate::setup::Setup;
-use memwall_model::ModelConfig;
+use memwall_model::{Family, ModelConfig};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::path::Path;
 
-/// Architectures by class and model_type, most used first: those that are trained, and some that are not yet.
-const ARCHITECTURES: &[(&str, &str)] = &[
-    ("LlamaForCausalLM", "llama"),
-    ("MistralForCausalLM", "mistral"),
-    ("Qwen2ForCausalLM", "qwen2"),
-    ("Qwen3ForCausalLM", "qwen3"),
-    ("GPT2LMHeadModel", "gpt2"),
+/// Architectures that users ask for and that are not trained, by class and model_type.
+const OTHERS: &[(&str, &str)] = &[
     ("GemmaForCausalLM", "gemma"),
     ("Phi3ForCausalLM", "phi3"),
     ("GPTNeoXForCausalLM", "gpt_neox"),
@@ -50,6 +45,9 @@ const SWITCHES: &[(&str, &str)] = &[
     ),
     ("dropout in attention", r#"{"attention_dropout": 0.1}"#),
     ("GELU in a gated MLP", r#"{"hidden_act": "gelu"}"#),
+    ("GPT-2: ReLU", r#"{"activation_function": "relu"}"#),
+    ("GPT-2: no dropout", r#"{"embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}"#),
+    ("GPT-2: scores divided by the block's number", r#"{"scale_attn_by_inverse_layer_idx": true}"#),
     ("quantized weights", r#"{"quantization_config": {"bits": 4}}"#),
 ];
 
@@ -88,6 +86,9 @@ const FEATURES: &[Feature] = &[
     Feature { name: "evaluation", sets: &["train.evaluate_every=10"] },
     Feature { name: "early stop", sets: &["train.evaluate_every=10", "train.stop_patience=3"] },
     Feature { name: "nothing held out", sets: &["data.validation=0"] },
+    Feature { name: "files to evaluate on", sets: &["data.evaluation=[\"held/*.txt\"]"] },
+    Feature { name: "a mixture", sets: &["data.train=[{files = \"a/*\"}, {files = \"b/*\", weight = 2}]"] },
+    Feature { name: "one document a sequence", sets: &["data.packing=documents"] },
     Feature { name: "periodic checkpoints", sets: &["checkpoint.every=10"] },
 ];
 
@@ -175,8 +176,10 @@ fn probe(config: Map<String, Value>) -> Result<ModelConfig, String> {
 }
 
 fn architectures(page: &mut String) -> Result<(), Failure> {
-    let plain = |(class, model_type): &(&str, &str)| probe(config(class, model_type));
-    let trained: Vec<_> = ARCHITECTURES.iter().filter(|a| plain(a).is_ok()).collect();
+    let ours = Family::ALL.map(|f| (f.class(), f.model_type()));
+    let taken = |(class, model_type): &(&str, &str)| probe(config(class, model_type)).is_ok();
+    let (trained, refused): (Vec<_>, Vec<_>) =
+        ours.into_iter().chain(OTHERS.iter().copied()).partition(taken);
     let mut reasons = Reasons::default();
     let _ = writeln!(
         page,
@@ -202,8 +205,10 @@ fn architectures(page: &mut String) -> Result<(), Failure> {
     }
     page.push_str(&reasons.list());
     page.push_str("\nRefused by name:\n\n");
-    for (class, model_type) in ARCHITECTURES {
+    for (class, model_type) in refused {
         if let Err(reason) = probe(config(class, model_type)) {
+            // What is supported instead is the table's first row.
+            let reason = reason.split_once("; supported").map_or(reason.as_str(), |(reason, _)| reason);
             let _ = writeln!(page, "- {class}: {reason}");
         }
     }

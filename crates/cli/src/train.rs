@@ -3,10 +3,11 @@
 use crate::advice;
 use crate::args::TrainArgs;
 use crate::batches::Batches;
+use crate::data;
 use crate::early_stop::{Stopped, Watch};
 use crate::failure::{Failure, Outcome};
 use crate::finish;
-use crate::job::{ModelSource, show_bytes};
+use crate::job::{ExportType, ModelSource, show_bytes};
 use crate::machine;
 use crate::progress::Progress;
 use crate::report;
@@ -14,10 +15,9 @@ use crate::run_folder::{Metrics, RunFolder, StepMetrics, read_back};
 use crate::setup::Setup;
 use memwall_checkpoint::{Export, FloatType, ModelFile, RunState, Store, write_model};
 use memwall_comm::Solo;
-use memwall_data::{Corpus, Dataset, Tokenizer};
+use memwall_data::{Dataset, Tokenizer};
 use memwall_engine::{Decay, EngineError, MicroBatch, Rank};
 use memwall_tensor::Cpu;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -25,7 +25,8 @@ use std::time::Instant;
 /// Keys that may change when a run goes on: they change what it costs or how long it is, not what it learns
 /// at a step. (With a schedule that decays, other `train.steps` change the rates of the steps to come; the
 /// run says so.)
-const CHANGEABLE: [&str; 11] = [
+const CHANGEABLE: [&str; 12] = [
+    "data.cache",
     "train.steps",
     "train.evaluate_every",
     "train.evaluate_batches",
@@ -49,8 +50,8 @@ pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
         ModelSource::Folder(folder) => Some(ModelFile::open(folder, &setup.spec).refuse()?),
         ModelSource::ConfigFile(_) | ModelSource::ConfigTable(_) => None,
     };
-    let data = read_data(&setup, &tokenizer)?;
-    let setup = setup.with_data(data.train_windows())?;
+    let data = data::dataset(&setup.job, &tokenizer, setup.spec.config.vocab_size)?;
+    let setup = setup.with_data(data.epoch_samples())?;
     let folder = RunFolder::enter(&setup.job.run.dir)?;
     let store = folder.store(setup.job.checkpoint.keep);
     let from = starting_point(&setup, &folder, &store, args.resume)?;
@@ -82,7 +83,6 @@ pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
         store,
         rank,
         peak,
-        fingerprint: data.fingerprint(),
         consumed: (0, 0),
         watch: Watch::new(setup.job.train.stop, setup.job.train.evaluate_every),
     };
@@ -106,30 +106,21 @@ pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads and tokenizes the data, and checks that it belongs to the model.
-fn read_data(setup: &Setup, tokenizer: &Tokenizer) -> Result<Dataset, Failure> {
-    let vocabulary = setup.spec.config.vocab_size;
-    if tokenizer.vocab_size() > vocabulary {
-        return Err(Failure::Refused(format!(
-            "the tokenizer {:?} has {} tokens, but the model's vocab_size is {vocabulary}: give a tokenizer that \
-             belongs to the model, or a larger vocab_size",
-            setup.job.data.tokenizer,
-            tokenizer.vocab_size()
-        )));
-    }
-    let corpus = Corpus::read(&setup.job.data.train, Path::new("."), tokenizer, &mut |_, _| {})?;
-    let d = &setup.job.data;
-    Ok(Dataset::new(corpus, d.validation, d.sequence_length, tokenizer.end_of_document())?)
-}
-
 fn data_lines(data: &Dataset) -> String {
+    let (mut documents, mut tokens) = (0, 0);
+    for size in data.train_sizes() {
+        (documents, tokens) = (documents + size.documents, tokens + size.tokens);
+    }
+    let epoch = match data.epoch_samples() {
+        Some(samples) => format!("{samples} sequences an epoch"),
+        None => format!("{} sources", data.train_sizes().len()),
+    };
+    let held = data.validation_size();
     format!(
-        "data       {} documents, {} tokens to train on ({} sequences an epoch); {} documents, {} tokens held out\n",
-        data.train_documents(),
-        report::count(data.train_tokens() as f64),
-        data.train_windows(),
-        data.validation_documents(),
-        report::count(data.validation_tokens() as f64),
+        "data       {documents} documents, {} tokens to train on ({epoch}); {} documents, {} tokens held out\n",
+        report::count(tokens as f64),
+        held.documents,
+        report::count(held.tokens as f64),
     )
 }
 
@@ -183,8 +174,6 @@ pub(crate) struct Run<'a> {
     pub(crate) folder: &'a RunFolder,
     store: Store,
     pub(crate) rank: Rank<Cpu>,
-    /// Hash of the data: computed once, since it reads all of it.
-    fingerprint: String,
     /// FLOP/s that MFU refers to.
     pub(crate) peak: f64,
     /// Samples and valid tokens consumed so far.
@@ -206,7 +195,7 @@ impl Run<'_> {
     fn load(&mut self, from: Option<u64>, weights: Option<&ModelFile>) -> Result<(), Failure> {
         if let Some(step) = from {
             let state = self.store.load(step, &mut self.rank).refuse()?;
-            if state.data != self.fingerprint {
+            if state.data != self.data.fingerprint() {
                 return Err(Failure::Refused(
                     "the data has changed since the checkpoint was written, so the order of samples cannot go on; \
                      restore the files of data.train, or begin a run in another run.dir"
@@ -231,16 +220,9 @@ impl Run<'_> {
         let start = Instant::now();
         let first = self.rank.steps_done();
         while self.rank.steps_done() < steps && self.watch.stopped().is_none() {
-            let result = self.step();
-            let mut m = match result {
-                Ok(m) => m,
-                Err(e) => {
-                    progress.end();
-                    return Err(self.explain(e));
-                }
-            };
+            let mut m = self.step().inspect_err(|_| progress.end())?;
             let step = m.report.step;
-            if self.setup.job.data.validation > 0.0
+            if self.setup.job.data.evaluates()
                 && (step == steps || due(step, self.setup.job.train.evaluate_every))
             {
                 let loss = self.evaluate()?;
@@ -270,14 +252,16 @@ impl Run<'_> {
         })
     }
 
-    fn step(&mut self) -> Result<StepMetrics, EngineError> {
+    fn step(&mut self) -> Result<StepMetrics, Failure> {
         let first = self.consumed.0;
         let t = &self.setup.job.train;
         let batches = batches(self.setup, self.data);
         let start = Instant::now();
         let tokens = batches.valid(first);
         let mut load = |micro: usize, b: &mut MicroBatch<'_>| batches.fill(first, micro, b);
-        let report = self.rank.step(&mut load, tokens)?;
+        let report = self.rank.step(&mut load, tokens);
+        batches.check().map_err(|e| Failure::Failed(e.to_string()))?;
+        let report = report.map_err(|e| self.explain(e))?;
         let seconds = start.elapsed().as_secs_f64();
         self.consumed = (first + t.global_batch as u64, self.consumed.1 + tokens);
         // Padded positions are computed like others, so they count as work.
@@ -290,7 +274,9 @@ impl Run<'_> {
         let batches = batches(self.setup, self.data);
         let n = batches.evaluation_batches(self.setup.job.train.evaluate_batches);
         let mut load = |micro: usize, b: &mut MicroBatch<'_>| batches.fill_evaluation(micro, b);
-        Ok(self.rank.evaluate(n, &mut load, batches.evaluation_valid(n))?)
+        let loss = self.rank.evaluate(n, &mut load, batches.evaluation_valid(n));
+        batches.check().map_err(|e| Failure::Failed(e.to_string()))?;
+        Ok(loss?)
     }
 
     fn save(&self) -> Result<(), Failure> {
@@ -298,7 +284,7 @@ impl Run<'_> {
             step: self.rank.steps_done(),
             samples: self.consumed.0,
             tokens: self.consumed.1,
-            data: self.fingerprint.clone(),
+            data: self.data.fingerprint().to_owned(),
             job: self.setup.resolved.to_toml(),
         };
         self.store.save(&self.rank, &state).fail().map(|_| ())
@@ -318,8 +304,11 @@ impl Run<'_> {
         let partial = self.folder.path("export.partial");
         disk.remove_folder(&partial).fail()?;
         let export = Export {
-            dtype: FloatType::F32,
-            max_shard_bytes: Export::USUAL_SHARD,
+            dtype: match self.setup.job.export.dtype {
+                ExportType::Float32 => FloatType::F32,
+                ExportType::BFloat16 => FloatType::BF16,
+            },
+            max_shard_bytes: self.setup.job.export.max_shard_bytes,
             end_of_document: tokenizer.end_of_document(),
             generation_config: source.and_then(ModelFile::generation_config),
         };
@@ -332,7 +321,7 @@ impl Run<'_> {
 /// The run's samples in their order.
 fn batches<'a>(setup: &Setup, data: &'a Dataset) -> Batches<'a> {
     let t = &setup.job.train;
-    Batches::new(data, t.seed, t.global_batch, t.micro_batch)
+    Batches::new(data, t.global_batch, t.micro_batch)
 }
 
 fn due(step: u64, every: Option<u64>) -> bool {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::Place;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// HuggingFaceTB/SmolLM2-135M's config.json, without what training does not read.
 const SMOL: &str = r#"{
@@ -69,33 +69,20 @@ fn a_folder_says_whether_its_weights_are_its_configs() {
     assert_eq!(v["weights"]["match"], true);
     assert_eq!(
         v["weights"]["files"],
-        json!([{"name": "model.safetensors", "tensors": 21, "types": {"F32": 21}}])
+        json!([{"path": "run/export/model.safetensors", "types": {"F32": 21}}])
     );
     assert!(p.ok(&inspect(&[])).contains("model.safetensors: tensors 21 of F32"));
 
-    // In two files with an index, as large models are.
+    // Without weights the config alone is shown; with an index that leads nowhere it is refused.
     let export = p.path("run/export");
-    let whole = export.join("model.safetensors");
-    let index = export.join("model.safetensors.index.json");
-    let map: Map<String, Value> =
-        common::tensors(&whole).into_keys().map(|name| (name, "all.safetensors".into())).collect();
-    std::fs::write(&index, json!({"weight_map": map}).to_string()).unwrap();
-    std::fs::rename(&whole, export.join("all.safetensors")).unwrap();
-    assert!(p.ok(&inspect(&[])).contains("all.safetensors: tensors 21 of F32"));
-    for (text, words) in [
-        (r#"{"weight_map": {"a": "../all.safetensors"}}"#, "is not the name of a file in the same folder"),
-        (r#"{"weight_map": {"a": "no.safetensors"}}"#, "no.safetensors"),
-        (r#"{"weight_map": {}}"#, "model.embed_tokens.weight is missing"),
-        (r#"{"weight_map": {"a": "all.safetensors"}}"#, "does not list the tensor lm_head.weight"),
-        ("[", "is not an index of weights"),
-    ] {
-        std::fs::write(&index, text).unwrap();
-        let said = p.refused(&inspect(&[]));
-        assert!(said.contains(words), "{said}");
-    }
-    std::fs::remove_file(&index).unwrap();
+    let (whole, away) = (export.join("model.safetensors"), export.join("away"));
+    std::fs::rename(&whole, &away).unwrap();
     assert!(p.ok(&inspect(&[])).contains("none in this folder"));
-    std::fs::rename(export.join("all.safetensors"), &whole).unwrap();
+    let index = export.join("model.safetensors.index.json");
+    std::fs::write(&index, r#"{"weight_map": {"a": "no.safetensors"}}"#).unwrap();
+    assert!(p.refused(&inspect(&[])).contains("no.safetensors"));
+    std::fs::remove_file(&index).unwrap();
+    std::fs::rename(&away, &whole).unwrap();
 
     let config = export.join("config.json");
     let good = std::fs::read_to_string(&config).unwrap();
@@ -124,6 +111,26 @@ fn a_folder_says_whether_its_weights_are_its_configs() {
         let v: Value = serde_json::from_slice(&out.stdout).unwrap();
         assert_eq!(v["weights"]["match"], false);
     }
+}
+
+#[test]
+fn blocks_that_differ_are_shown_apart() {
+    let p = Place::new();
+    let config = SMOL.replace("LlamaForCausalLM", "Qwen2ForCausalLM").replace(
+        "\"llama\"",
+        "\"qwen2\", \"use_sliding_window\": true, \"sliding_window\": 64, \"max_window_layers\": 28",
+    );
+    p.write("qwen.json", &config);
+    let text = p.ok(&["model", "inspect", "qwen.json"]);
+    assert!(text.contains("blocks 0-27 ") && text.contains("blocks 28-29 "), "{text}");
+    assert!(text.contains("each, sees 64 tokens back"), "{text}");
+    // Biases of queries, keys and values do not decay.
+    assert!(text.contains("model.layers.*.self_attn.q_proj.bias"), "{text}");
+    p.write("gpt2.json", r#"{"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}"#);
+    let v: Value = serde_json::from_str(&p.ok(&["model", "inspect", "gpt2.json", "--json"])).unwrap();
+    // The published GPT-2 small.
+    assert_eq!(v["parameters"], 124_439_808);
+    assert_eq!(v["units"][1]["units"], 12);
 }
 
 #[test]

@@ -59,7 +59,13 @@ fn a_run_says_what_it_does_and_leaves_a_complete_folder() {
     assert!(summary["median_tokens_per_second"].as_f64().is_some_and(|r| r > 0.0));
 
     let names = |f: &str| contents(&p.path(f)).into_iter().map(|(n, _)| n).collect::<Vec<_>>();
-    let export = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+    let export = [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ];
     assert_eq!(names("run/export"), export);
     let mut saved: Vec<_> =
         std::fs::read_dir(p.path("run/checkpoints")).unwrap().map(|e| e.unwrap().file_name()).collect();

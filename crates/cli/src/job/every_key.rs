@@ -13,20 +13,32 @@ fn bases() -> Vec<ResolvedJob> {
     [
         (FINE_TUNE.to_owned(), &[][..]),
         (FROM_TABLE.to_owned(), &[]),
-        (longer(FINE_TUNE, "tokens = 1280"), &[]),
+        (longer(FINE_TUNE, "tokens = 17920"), &[]),
         (longer(FINE_TUNE, "epochs = 3"), &[]),
         (FINE_TUNE.to_owned(), &["optimizer.schedule=wsd"]),
+        (FINE_TUNE.replace("train = 'data/*.txt'", "prepared = 'p'"), &[]),
+        (FINE_TUNE.to_owned(), &["data.evaluation=e"]),
         (FINE_TUNE.to_owned(), &["optimizer.schedule=wsd", "optimizer.decay_steps=3"]),
         (FINE_TUNE.to_owned(), &["train.evaluate_every=2", "train.stop_patience=3"]),
+        (FINE_TUNE.to_owned(), &["precision.mode=bf16"]),
+        (FINE_TUNE.to_owned(), &["train.deterministic=true"]),
     ]
     .into_iter()
-    // Written out: giving what it would be anyway is no change.
-    .map(|(text, sets)| resolve(&text, &[sets, &["train.global_batch=1"]].concat()).unwrap())
+    .map(|(text, sets)| {
+        // Written out: giving what it would be anyway is no change. bf16 gradients need one micro-batch a step, and
+        // beside deterministic ones their type is refused.
+        let batch =
+            if sets == ["precision.mode=bf16"] { "train.global_batch=1" } else { "train.global_batch=14" };
+        let gradients = (sets != ["train.deterministic=true"]).then_some("precision.gradients=f32");
+        let written: Vec<&str> = [batch].into_iter().chain(gradients).collect();
+        resolve(&text, &[sets, &written].concat()).unwrap()
+    })
     .collect()
 }
 
 /// Values that a key may take, spread over its range.
 fn candidates(key: &Key) -> Vec<Value> {
+    let source = "x = [{files = 'else/*', weight = 2}]".parse::<toml::Table>().unwrap()["x"].clone();
     let values: Vec<Value> = match key.kind {
         Kind::Whole { min, max } => [min, min + 1, min + 6, 1_000_000, max].map(Value::Integer).into(),
         Kind::Number(..) => [0.0, 1e-4, 0.25, 0.5, 0.75, 1.0, 2.0].map(Value::Float).into(),
@@ -34,6 +46,7 @@ fn candidates(key: &Key) -> Vec<Value> {
         Kind::Choice(choices) => choices.iter().map(|c| Value::from(*c)).collect(),
         Kind::Text | Kind::TextOrTable => vec!["else/where".into()],
         Kind::Texts => vec![Value::Array(vec!["else/*".into(), "where".into()])],
+        Kind::Sources => vec!["else/*".into(), source],
         Kind::Size => vec!["3 GiB".into(), Value::Integer(4096)],
     };
     values.into_iter().filter(|value| key.kind.check(&key.path(), value).is_ok()).collect()

@@ -20,6 +20,7 @@ mod presence;
 mod relations;
 mod resolved;
 pub mod schema;
+mod sources;
 mod to_json;
 mod validated;
 mod values;
@@ -37,9 +38,11 @@ use std::path::Path;
 pub use bytes::{exact_bytes, parse_bytes, show_bytes};
 pub use error::JobError;
 pub use resolved::ResolvedJob;
+pub use sources::{DataFrom, SourceJob};
 pub use validated::{
-    CheckpointJob, DataJob, EarlyStop, Job, Length, MemoryJob, ModelSource, OptimizerJob, OptimizerKind,
-    Recompute, RunJob, Schedule, Span, TrainJob,
+    CheckpointJob, DataJob, EarlyStop, ExportJob, ExportType, Job, Length, MemoryJob, ModelSource,
+    OptimizerJob, OptimizerKind, Packing, Precision, PrecisionJob, Recompute, RunJob, Schedule, Span,
+    TrainJob,
 };
 
 /// Reads the job file at `path`, with each `section.key=value` of `sets` put over what it says.

@@ -71,6 +71,19 @@ pub(super) fn refuse_missing(written: &WrittenJob, meant: &[String], problems: &
         }
     }
     refuse_no_length(written, meant, problems);
+    match (there("data", "train"), there("data", "prepared")) {
+        (false, false) if !misspelt("data", "train") => problems.push(
+            "data: nothing to train on; write data.train (glob patterns of files) or data.prepared (a folder that \
+             memwall data prepare --out has written)"
+                .to_owned(),
+        ),
+        (true, true) if !misspelt("data", "train") && !misspelt("data", "prepared") => problems.push(
+            "data: both data.train and data.prepared are given; write only data.train for files, or only \
+             data.prepared for a folder of prepared data"
+                .to_owned(),
+        ),
+        _ => {}
+    }
     match (there("model", "path"), there("model", "config")) {
         (false, false) => problems.push(
             "model: nothing to train; write model.path (the folder of a model to fine-tune) or \

@@ -1,23 +1,29 @@
 //! How the values of a job must go together.
 
-use super::JobError;
 use super::schema::COUNT_LIMIT;
 use super::validated::Span;
 use super::values::Values;
+use super::{JobError, sources};
 
 /// The contradictions between values, whatever the number of ranks; of a run of `steps`, where they are known.
 /// A value that is not there, since it was refused by itself, contradicts nothing.
 pub(super) fn contradictions(values: &Values, steps: Option<u64>) -> Vec<String> {
-    let of_values: [fn(&Values) -> Option<String>; 9] = [
+    let of_values: [fn(&Values) -> Option<String>; 15] = [
         final_learning_rate,
         final_with_constant,
         decay_without_wsd,
         |values| two_spans(values, "warmup"),
         |values| two_spans(values, "decay"),
         evaluation,
+        sources::files_with_prepared,
+        sources::two_evaluations,
+        sources::field_of_nothing,
+        sources::epochs_of_a_mixture,
         stop_without_evaluation,
         delta_without_patience,
         micro_batch_tokens,
+        bf16_gradients_of_f32,
+        gradients_with_deterministic,
     ];
     warmup(values, steps)
         .or_else(|| warmup_and_decay(values, steps))
@@ -145,6 +151,39 @@ fn delta_without_patience(values: &Values) -> Option<String> {
     })
 }
 
+fn bf16_gradients_of_f32(values: &Values) -> Option<String> {
+    let mode: String = values.read("precision.mode")?;
+    let gradients: String = values.read("precision.gradients")?;
+    (mode == "f32" && gradients == "bf16").then(|| {
+        "precision.gradients = \"bf16\" contradicts precision.mode = \"f32\": remove it, or write mode = \"bf16\""
+            .to_owned()
+    })
+}
+
+/// The default is not filled in, so a value there was given.
+fn gradients_with_deterministic(values: &Values) -> Option<String> {
+    let gradients: String = values.read("precision.gradients")?;
+    let deterministic: bool = values.read("train.deterministic")?;
+    deterministic.then(|| {
+        format!(
+            "precision.gradients = {gradients:?} contradicts train.deterministic = true, which sums gradients as \
+             64-bit integers: remove one of them"
+        )
+    })
+}
+
+/// bf16 has 8 bits of significance: a sum of several micro-batches loses terms below 1/256 of it.
+pub(super) fn bf16_sums(values: &Values, micro_batches: usize) -> Option<String> {
+    let gradients: String = values.read("precision.gradients")?;
+    (gradients == "bf16" && micro_batches > 1).then(|| {
+        format!(
+            "precision.gradients = \"bf16\" cannot sum {micro_batches} micro-batches a step without losing small \
+             terms: remove it (gradients are then f32, 2 bytes a parameter more), or write a train.micro_batch that \
+             makes one micro-batch a step"
+        )
+    })
+}
+
 fn micro_batch_tokens(values: &Values) -> Option<String> {
     let sequences: i64 = values.read("train.micro_batch")?;
     too_many_tokens(values, "train.micro_batch", sequences)
@@ -214,7 +253,7 @@ pub(super) fn steps_of_tokens(values: &Values, global_batch: usize) -> Result<Op
 }
 
 /// The steps that `train.epochs` comes to, where it is given, when an epoch has `samples` sequences.
-pub(super) fn steps_of_epochs(values: &Values, samples: usize) -> Result<Option<u64>, JobError> {
+pub(super) fn steps_of_epochs(values: &Values, samples: u64) -> Result<Option<u64>, JobError> {
     /// What a product of two numbers may lie above a whole number for its rounding alone.
     const ROUNDING: f64 = 1e-12;
     let Some(epochs) = values.read::<f64>("train.epochs") else { return Ok(None) };

@@ -8,7 +8,7 @@ use super::schema::{Fallback, KEYS, Key, SECTIONS};
 use super::validated::{self, Job};
 use super::values::Values;
 use super::written::WrittenJob;
-use super::{JobError, kind, presence, relations};
+use super::{JobError, kind, presence, relations, sources};
 
 /// A job with a value for every key that has one. Two are equal when their values are, whether given
 /// or filled in.
@@ -95,7 +95,7 @@ impl ResolvedJob {
 
     /// The same job with `train.epochs`, where that was given, replaced by the steps that it comes to when an
     /// epoch has `samples` sequences. The job must have been pinned.
-    pub fn pinned_to_data(&self, samples: usize) -> Result<Self, JobError> {
+    pub fn pinned_to_data(&self, samples: u64) -> Result<Self, JobError> {
         match relations::steps_of_epochs(&self.values, samples)? {
             Some(steps) => self.with_steps(steps),
             None => Ok(self.clone()),
@@ -179,6 +179,11 @@ fn derived(key: &Key, values: &Values, written: &WrittenJob) -> Option<Value> {
             let folder = values.read::<String>("model.path")?;
             Some(Path::new(&folder).join("tokenizer.json").to_string_lossy().into_owned().into())
         }
+        ("data", "field") => sources::need_a_field(values).then(|| "text".into()),
+        ("data", "validation") => {
+            let own = ["evaluation", "prepared"].iter().any(|name| written.get("data", name).is_some());
+            (!own).then_some(Value::Float(0.05))
+        }
         ("optimizer", "warmup_steps") => {
             written.get("optimizer", "warmup_share").is_none().then_some(Value::Integer(0))
         }
@@ -190,6 +195,10 @@ fn derived(key: &Key, values: &Values, written: &WrittenJob) -> Option<Value> {
         ("optimizer", "final_learning_rate") => {
             let schedule = values.read::<String>("optimizer.schedule")?;
             (schedule != "constant").then_some(Value::Float(0.0))
+        }
+        ("export", "dtype") => {
+            let mode = values.read::<String>("precision.mode")?;
+            Some(if mode == "bf16" { "bfloat16" } else { "float32" }.into())
         }
         ("run", "dir") => Some(format!("runs/{}", written.name).into()),
         _ => None,
@@ -207,6 +216,8 @@ mod tests {
         for (text, set) in [
             (FINE_TUNE, "optimizer.schedule=constant"),
             (FINE_TUNE, "memory.budget=1.5 GiB"),
+            (FROM_TABLE, "data.train=[{files = 'a', weight = 2}, {files = ['b', 'c'], field = 'f'}]"),
+            (FROM_TABLE, "data.evaluation=e/*"),
             (FROM_TABLE, "run.dir=a \"quoted\"\nfolder"),
         ] {
             let job = resolve(text, &[set]).unwrap();
@@ -238,10 +249,16 @@ mod tests {
 path = \"models/tiny\"
 
 # What it is trained on.
+# `prepared` defaults to none, and data.train is then required.
+# `evaluation` defaults to none: data.validation says what is held out.
+# `cache` defaults to memwall in $XDG_CACHE_HOME or in ~/.cache, or to data-cache beside run.dir where these cannot be \
+written.
 [data]
 train = [\"data/*.txt\"]
+field = \"text\"
 tokenizer = \"models/tiny/tokenizer.json\"
 sequence_length = 128
+packing = \"packed\"
 validation = 0.25
 ";
         assert!(text.starts_with(start), "{text}");

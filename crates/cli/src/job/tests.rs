@@ -50,10 +50,19 @@ fn fills_in_every_default() {
     let expected = Job {
         model: ModelSource::Folder("models/tiny".into()),
         data: DataJob {
-            train: vec!["data/*.txt".into()],
+            from: DataFrom::Files {
+                train: vec![SourceJob {
+                    files: vec!["data/*.txt".into()],
+                    weight: 1.0,
+                    field: "text".into(),
+                }],
+                evaluation: None,
+            },
+            cache: None,
             tokenizer: "models/tiny/tokenizer.json".into(),
             sequence_length: 128,
-            validation: 0.05,
+            packing: Packing::Packed,
+            validation: Some(0.05),
         },
         train: TrainJob {
             length: Length::Steps(10),
@@ -80,8 +89,10 @@ fn fills_in_every_default() {
             decay: None,
             final_learning_rate: 0.0,
         },
+        precision: PrecisionJob { mode: Precision::F32, gradients: Precision::F32 },
         memory: MemoryJob { budget: None, recompute: Recompute::None },
         checkpoint: CheckpointJob { every: None, keep: 2 },
+        export: ExportJob { dtype: ExportType::Float32, max_shard_bytes: 5_000_000_000 },
         run: RunJob { dir: "runs/tiny".into(), threads: None },
     };
     assert_eq!(job, expected);
@@ -118,6 +129,29 @@ fn takes_every_key() {
     assert_eq!((job.optimizer.schedule, job.optimizer.final_learning_rate), (Schedule::Constant, 1.0));
     assert_eq!(job.memory, MemoryJob { budget: Some(2 << 30), recompute: Recompute::Full });
     assert_eq!(job.run, RunJob { dir: "out".into(), threads: Some(4) });
+}
+
+#[test]
+fn bf16_gradients_are_the_default_of_one_micro_batch_a_step_alone() {
+    let of = |sets: &[&str]| {
+        let job = resolve(FINE_TUNE, &[&["precision.mode=bf16"], sets].concat()).unwrap();
+        job.validate(1).map(|job| (job.precision, job.export.dtype))
+    };
+    let low = |gradients| (PrecisionJob { mode: Precision::Bf16, gradients }, ExportType::BFloat16);
+    assert_eq!(of(&[]), Ok(low(Precision::Bf16)));
+    assert_eq!(of(&["train.global_batch=2"]), Ok(low(Precision::F32)));
+    assert_eq!(of(&["precision.gradients=f32"]), Ok(low(Precision::F32)));
+    assert_eq!(of(&["export.dtype=float32"]).unwrap().1, ExportType::Float32);
+    let refused = |sets: &[&str], words: &[&str]| {
+        let said = of(sets).unwrap_err().to_string();
+        assert!(words.iter().all(|w| said.contains(w)), "{said}");
+    };
+    refused(
+        &["train.global_batch=2", "precision.gradients=bf16"],
+        &["2 micro-batches", "gradients are then f32"],
+    );
+    refused(&["precision.mode=f32", "precision.gradients=bf16"], &["mode = \"bf16\""]);
+    refused(&["train.deterministic=true", "precision.gradients=f32"], &["64-bit integers"]);
 }
 
 #[test]
@@ -238,13 +272,13 @@ fn reports_everything_missing() {
     assert_eq!(
         resolve("", NONE).unwrap_err().messages(),
         [
-            "data.train: missing; write a string or an array of strings (Glob patterns of the training \
-             files, relative to the current working directory)",
             "data.sequence_length: missing; write a whole number from 1 to 2147483648 (Length of a training \
              sequence, in tokens)",
             "optimizer.learning_rate: missing; write a number > 0 (Highest learning rate, reached after the \
              warmup)",
             "train: no length; write exactly one of train.steps, train.tokens and train.epochs",
+            "data: nothing to train on; write data.train (glob patterns of files) or data.prepared (a folder that \
+             memwall data prepare --out has written)",
             "model: nothing to train; write model.path (the folder of a model to fine-tune) or model.config \
              (a config.json or a table, for random initialization)",
         ]
@@ -276,7 +310,11 @@ fn refuses_values_out_of_range() {
         ("optimizer.beta2=1", "optimizer.beta2 = 1 is out of range: write a number >= 0 and < 1"),
         ("optimizer.learning_rate=inf", "optimizer.learning_rate = inf is not finite: write a number > 0"),
         ("train.clip=nan", "train.clip = nan is not finite: write a number >= 0"),
-        ("data.train=[]", "data.train = [] is empty: write a string or an array of strings"),
+        (
+            "data.train=[]",
+            "data.train = [] is empty: write a string, an array of strings, or an array of tables {files = [...], \
+             weight = 1.0, field = \"text\"}",
+        ),
         (
             "memory.budget=2 GiBB",
             "memory.budget = \"2 GiBB\" has no known unit: write a number and one of B, KB, MB, GB, TB, KiB, \

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Value;
 
+use super::sources::{self, DataFrom};
 use super::values::Values;
 use super::{JobError, bytes, relations, to_json};
 
@@ -19,10 +20,14 @@ pub struct Job {
     pub train: TrainJob,
     /// How the parameters are updated.
     pub optimizer: OptimizerJob,
+    /// In what numbers the model is trained.
+    pub precision: PrecisionJob,
     /// How much memory may be used.
     pub memory: MemoryJob,
     /// When the state is saved.
     pub checkpoint: CheckpointJob,
+    /// What the trained model is written as.
+    pub export: ExportJob,
     /// Where the run writes and what it runs on.
     pub run: RunJob,
 }
@@ -41,14 +46,35 @@ pub enum ModelSource {
 /// `[data]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataJob {
-    /// Glob patterns of the training files, at least one.
-    pub train: Vec<String>,
+    /// Where it comes from.
+    pub from: DataFrom,
+    /// Folder that tokenized data is kept in; `None` is one of the user's.
+    pub cache: Option<PathBuf>,
     /// `bytes`, or the path of a `tokenizer.json`.
     pub tokenizer: String,
     /// Tokens in a sequence, at least 1.
     pub sequence_length: usize,
-    /// Share of the data held out, in 0..=0.5.
-    pub validation: f64,
+    /// How documents become sequences.
+    pub packing: Packing,
+    /// Share of the data held out, in 0..=0.5; `None` where files to evaluate on are given, or the prepared data says.
+    pub validation: Option<f64>,
+}
+
+impl DataJob {
+    /// Whether there is something to evaluate on.
+    pub fn evaluates(&self) -> bool {
+        self.validation.is_none_or(|share| share > 0.0)
+    }
+}
+
+/// How documents become sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Packing {
+    /// One behind the other, each seeing only itself.
+    Packed,
+    /// Each in sequences of its own, with padding.
+    Documents,
 }
 
 /// `[train]`
@@ -172,6 +198,44 @@ pub enum Schedule {
     Wsd,
 }
 
+/// `[precision]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrecisionJob {
+    /// Type of weights and activations.
+    pub mode: Precision,
+    /// Type of gradients, where they are not summed as integers.
+    pub gradients: Precision,
+}
+
+/// A type of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// 32 bits.
+    F32,
+    /// The upper half of them.
+    Bf16,
+}
+
+/// `[export]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExportJob {
+    /// Type of the weights.
+    pub dtype: ExportType,
+    /// Bytes in a file at most, at least 1.
+    pub max_shard_bytes: u64,
+}
+
+/// Type of exported weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExportType {
+    /// 32 bits.
+    Float32,
+    /// The upper half of them.
+    BFloat16,
+}
+
 /// `[memory]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryJob {
@@ -215,6 +279,9 @@ pub(super) fn validate(values: &Values, ranks: usize) -> Result<Job, JobError> {
     let length = batches.clone().and_then(|(global_batch, _)| length(values, global_batch));
     let steps = length.as_ref().map_or_else(|_| values.read("train.steps"), |length| length.steps());
     let mut problems = relations::contradictions(values, steps);
+    if let Ok((_, micro_batches)) = batches {
+        problems.extend(relations::bf16_sums(values, micro_batches));
+    }
     // What is wrong with the batches leaves the length open, and is its error too.
     if let Err(error) = &length {
         problems.extend_from_slice(error.messages());
@@ -224,10 +291,12 @@ pub(super) fn validate(values: &Values, ranks: usize) -> Result<Job, JobError> {
     Ok(Job {
         model: model(values)?,
         data: DataJob {
-            train: values.need("data.train")?,
+            from: sources::from(values)?,
+            cache: values.read("data.cache"),
             tokenizer: values.need("data.tokenizer")?,
             sequence_length: values.need("data.sequence_length")?,
-            validation: values.need("data.validation")?,
+            packing: values.need("data.packing")?,
+            validation: values.read("data.validation"),
         },
         train: TrainJob {
             length,
@@ -242,19 +311,35 @@ pub(super) fn validate(values: &Values, ranks: usize) -> Result<Job, JobError> {
             stop: early_stop(values)?,
         },
         optimizer: optimizer(values)?,
+        precision: precision(values, micro_batches)?,
         memory: MemoryJob {
-            budget: values.read::<String>("memory.budget").and_then(|size| bytes::parse_bytes(&size).ok()),
+            budget: size(values, "memory.budget"),
             recompute: values.need("memory.recompute")?,
         },
         checkpoint: CheckpointJob {
             every: Some(values.need("checkpoint.every")?).filter(|every| *every > 0),
             keep: values.need("checkpoint.keep")?,
         },
+        export: ExportJob {
+            dtype: values.need("export.dtype")?,
+            max_shard_bytes: size(values, "export.max_shard_size").unwrap_or(u64::MAX),
+        },
         run: RunJob {
             dir: values.need("run.dir")?,
             threads: Some(values.need("run.threads")?).filter(|threads| *threads > 0),
         },
     })
+}
+
+/// An amount of memory, checked when it was resolved.
+fn size(values: &Values, key: &str) -> Option<u64> {
+    values.read::<String>(key).and_then(|size| bytes::parse_bytes(&size).ok())
+}
+
+fn precision(values: &Values, micro_batches: usize) -> Result<PrecisionJob, JobError> {
+    let mode = values.need("precision.mode")?;
+    let one = if micro_batches == 1 { mode } else { Precision::F32 };
+    Ok(PrecisionJob { mode, gradients: values.read("precision.gradients").unwrap_or(one) })
 }
 
 /// Resolving has made sure that exactly one of the two keys is there.

@@ -68,6 +68,8 @@ impl Place {
     pub fn command(&self, args: &[&str]) -> Command {
         let mut c = Command::new(env!("CARGO_BIN_EXE_memwall"));
         c.args(args).current_dir(self.dir.path());
+        // Never the user's own.
+        c.env("XDG_CACHE_HOME", self.path("cache"));
         c
     }
 

@@ -140,6 +140,9 @@ impl Pointwise for Cpu {
             let (x, keys) = (x.get::<T>(), dropout.keys.get::<i64>());
             let each = x.len() / keys.len();
             assert_eq!(each * keys.len(), x.len(), "elements of each sequence");
+            if each == 0 {
+                return;
+            }
             for (x, key) in x.chunks_exact_mut(each).zip(keys) {
                 let key = dropout_key(*key, dropout.salt);
                 let x = Shared::of(x);
