@@ -253,7 +253,7 @@ kernel! {
 /// `2u`.
 #[inline(always)]
 fn gate_of_gelu(x: f32) -> (f32, f32) {
-    const SCALE: f32 = 1.595_769_1;
+    const SCALE: f32 = 1.595_769;
     let square = x * x;
     let twice = SCALE * x * square.mul_add(0.044_715, 1.0);
     (sigmoid(twice), SCALE * square.mul_add(3.0 * 0.044_715, 1.0))

@@ -45,14 +45,11 @@ impl<D: Linear> Matrix<'_, D> {
 ///
 /// # Errors
 /// Shapes, types or placements that do not fit; out of memory.
-pub fn linear<'a, D: Linear>(
+pub fn linear<'a, D: Linear + 'a>(
     device: &D,
     x: View<'_, D>,
     w: impl Into<Matrix<'a, D>>,
-) -> Result<Tensor<D>, Error>
-where
-    D: 'a,
-{
+) -> Result<Tensor<D>, Error> {
     let w = w.into();
     let placements = rules::linear(&x.placements, &w.placements())?;
     let mut y = activation(device, x.dtype(), Shape::matrix(x.shape.rows(), w.dims().1), placements)?;
@@ -64,16 +61,13 @@ where
 ///
 /// # Errors
 /// Shapes, types or placements that do not fit.
-pub fn linear_into<'a, D: Linear>(
+pub fn linear_into<'a, D: Linear + 'a>(
     device: &D,
     x: View<'_, D>,
     w: impl Into<Matrix<'a, D>>,
     y: ViewMut<'_, D>,
     accumulate: bool,
-) -> Result<(), Error>
-where
-    D: 'a,
-{
+) -> Result<(), Error> {
     let w = w.into();
     let placements = rules::linear(&x.placements, &w.placements())?;
     rules::accumulate("linear", &y.placements, &placements)?;
@@ -91,14 +85,11 @@ where
 ///
 /// # Errors
 /// Shapes, types or placements that do not fit; out of memory.
-pub fn linear_input_gradient<'a, D: Linear>(
+pub fn linear_input_gradient<'a, D: Linear + 'a>(
     device: &D,
     dy: View<'_, D>,
     w: impl Into<Matrix<'a, D>>,
-) -> Result<Tensor<D>, Error>
-where
-    D: 'a,
-{
+) -> Result<Tensor<D>, Error> {
     let w = w.into();
     let placements = rules::linear_input_gradient(&dy.placements, &w.placements())?;
     let mut dx = activation(device, dy.dtype(), Shape::matrix(dy.shape.rows(), w.dims().0), placements)?;
@@ -110,16 +101,13 @@ where
 ///
 /// # Errors
 /// Shapes, types or placements that do not fit.
-pub fn linear_input_gradient_into<'a, D: Linear>(
+pub fn linear_input_gradient_into<'a, D: Linear + 'a>(
     device: &D,
     dy: View<'_, D>,
     w: impl Into<Matrix<'a, D>>,
     dx: ViewMut<'_, D>,
     accumulate: bool,
-) -> Result<(), Error>
-where
-    D: 'a,
-{
+) -> Result<(), Error> {
     const NAME: &str = "linear backward for the input";
     let w = w.into();
     let placements = rules::linear_input_gradient(&dy.placements, &w.placements())?;
