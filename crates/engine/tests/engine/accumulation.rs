@@ -4,6 +4,9 @@ use super::common::{Job, Model, cases, gradients, jobs, near, settings};
 use memwall_engine::{Precision, Settings};
 use proptest::prelude::*;
 
+/// Largest relative distance of losses that are sums of the same f32 numbers in another order.
+const LOSS: f64 = 1e-6;
+
 /// The whole batch's rows, in `micro_batches` parts of `micro_batch`.
 fn cut(job: &Job, micro_batch: usize, micro_batches: usize) -> Job {
     job.with(|s| (s.micro_batch, s.micro_batches) = (micro_batch, micro_batches))
@@ -28,7 +31,7 @@ proptest! {
         let (whole, gradient) = run(4, 1);
         for (micro_batch, micro_batches) in [(2, 2), (1, 4)] {
             let (parts, g) = run(micro_batch, micro_batches);
-            prop_assert!((parts.loss - whole.loss).abs() <= 1e-6 * whole.loss, "{} for {}", parts.loss, whole.loss);
+            prop_assert!((parts.loss - whole.loss).abs() <= LOSS * whole.loss, "{} for {}", parts.loss, whole.loss);
             near(&g, &gradient).map_err(|e| TestCaseError::fail(format!("{micro_batches} micro-batches: {e}")))?;
         }
     }
@@ -37,7 +40,9 @@ proptest! {
     #[test]
     fn tt_1842_a_step_is_the_sum_of_its_micro_batches_over_one_global_count(mut job in jobs()) {
         job.model = job.model.well_conditioned();
-        job = job.with(|s| (s.gradients, s.clip, s.micro_batches) = (Precision::F32, None, 3));
+        // Another count is another factor of the gradients, and bf16 rounds what is multiplied by it anew.
+        job = job.in_mode((Precision::F32, Precision::F32, job.settings.deterministic));
+        job = job.with(|s| (s.clip, s.micro_batches) = (None, 3));
         let (mut rank, batch) = (job.on_cpu(), job.batch(0));
         let whole = batch.step(&mut rank).unwrap().loss;
         let want = gradients(&rank);
@@ -50,7 +55,7 @@ proptest! {
             let each = sum.iter_mut().flatten().zip(gradients(&rank).into_iter().flatten());
             each.for_each(|(s, g)| *s += share as f32 * g);
         }
-        prop_assert!((loss - whole).abs() <= 1e-6 * whole, "{loss} for {whole}");
+        prop_assert!((loss - whole).abs() <= LOSS * whole, "{loss} for {whole}");
         near(&sum, &want).map_err(TestCaseError::fail)?;
     }
 }
@@ -63,7 +68,7 @@ fn the_mean_of_micro_batches_means_is_told_apart() {
     assert!(parts.iter().all(|p| p.valid() > 0) && parts[0].valid() > 2 * parts[3].valid());
     let mean = parts.map(|p| p.evaluate(&mut rank).unwrap()).iter().sum::<f64>() / 4.0;
     let loss = batch.step(&mut rank).unwrap().loss;
-    assert!((mean / loss - 1.0).abs() > 1e-3, "{mean} and {loss} would pass for each other");
+    assert!((mean / loss - 1.0).abs() > 50.0 * LOSS, "{mean} and {loss} would pass for each other");
 }
 
 #[test]

@@ -65,11 +65,16 @@ fn wide(x: Vec<f32>) -> Vec<f64> {
     x.into_iter().map(f64::from).collect()
 }
 
-/// Largest relative distance of the numbers at `key` of a run.
-fn largest_apart(got: &[f64], run: &Value, key: &str) -> f64 {
-    let want: Vec<f64> = run[key].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
-    assert_eq!(got.len(), want.len());
-    got.iter().zip(want).fold(0.0, |m, (a, b)| m.max((a / b - 1.0).abs()))
+/// The numbers at `key` of a run.
+fn numbers(run: &Value, key: &str) -> Vec<f64> {
+    run[key].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
+}
+
+/// The largest relative distance, and the root of the mean square of all.
+fn apart(a: &[f64], b: &[f64]) -> (f64, f64) {
+    assert_eq!(a.len(), b.len());
+    let each = || a.iter().zip(b).map(|(a, b)| (a / b - 1.0).abs());
+    (each().fold(0.0, f64::max), (each().map(|x| x * x).sum::<f64>() / a.len() as f64).sqrt())
 }
 
 #[test]
@@ -101,9 +106,10 @@ fn three_steps_are_as_near_to_exact_as_pytorchs() {
         let mut rank = r.rank(recipe(Precision::Bf16));
         let reports = [0, 1, 2].map(|k| r.batch("targets", k).step(&mut rank).unwrap());
         let exact = &b.meta["runs"]["exact"];
-        let d = largest_apart(&reports.map(|r| r.loss), exact, "losses");
+        let d = apart(&reports.map(|r| r.loss), &numbers(exact, "losses")).0;
         assert!(d < losses_limit, "{name}: losses {d:e} apart");
-        let d = largest_apart(&reports.map(|r| r.gradient_norm), exact, "grad_norms_before_clip");
+        let norms = numbers(exact, "grad_norms_before_clip");
+        let d = apart(&reports.map(|r| r.gradient_norm), &norms).0;
         assert!(d < norms_limit, "{name}: norms {d:e} apart");
         // Over all tensors only: AdamW turns the sign of a gradient near zero into a whole step.
         let (mut moved, mut exact) = (Vec::new(), Vec::new());
@@ -132,20 +138,23 @@ fn curve(name: &str, precision: Precision) -> Vec<f64> {
 
 #[test]
 fn sixty_steps_in_bf16_stay_as_near_to_exact_as_pytorchs_and_learn_as_f32_does() {
-    let limit = farthest("curve");
     for name in FOLDERS {
         let runs = &Bf16Reference::read(name).meta["runs"];
+        let theirs = |kind: &str| numbers(&runs[kind], "curve");
         let (short, long) = (curve(name, Precision::Bf16), curve(name, Precision::F32));
-        // What f32 rounds grows along the way; PyTorch's f32 is 8e-7 from f64 at most.
-        let d = largest_apart(&long, &runs["f64"], "curve");
+        // PyTorch's f32 is 8e-7 from f64 at most.
+        let (d, _) = apart(&long, &theirs("f64"));
         assert!(d < 1e-5, "{name}: f32 is {d:e} from f64");
-        let d = largest_apart(&short, &runs["exact"], "curve");
-        assert!(d < limit, "{name}: bf16 is {d:e} from exact, over {limit:e}");
-        // Each is near the exact scheme, and so they are near each other, and near f32 by what rounded weights cost.
-        for other in ["bf16", "bf16_eager", "f32"] {
-            let d = largest_apart(&short, &runs[other], "curve");
-            assert!(d < 2.0 * limit, "{name}: bf16 is {d:e} from {other}");
-        }
+        // Over all steps as near as PyTorch; at a single one by luck or not.
+        let exact = theirs("exact");
+        let own = [apart(&theirs("bf16"), &exact), apart(&theirs("bf16_eager"), &exact)];
+        let (farthest, all) = (own[0].0.max(own[1].0), own[0].1.max(own[1].1));
+        let d = apart(&short, &exact);
+        assert!(d.1 < OF_ALL * all, "{name}: {:e} over all steps, PyTorch {all:e}", d.1);
+        assert!(d.0 < OF_ONE * farthest, "{name}: {:e} at a step, PyTorch {farthest:e}", d.0);
+        // So near f32 too: no farther than both are from what lies between them.
+        let rounding = apart(&theirs("f32"), &exact).1;
+        assert!(apart(&short, &long).1 < OF_ALL * (all + rounding), "{name}");
         assert!(short[59] < 0.4 * short[0], "{name} learns: {} to {}", short[0], short[59]);
     }
 }

@@ -46,7 +46,7 @@ impl Batch {
         let tokens: Vec<i32> = (0..n).map(|i| draw(i, vocabulary)).collect();
         let targets: Vec<i32> = (0..n).map(|i| draw(n + i, vocabulary)).collect();
         let mut batch = Self::new(length, &tokens, &targets);
-        batch.samples.iter_mut().for_each(|s| *s += index * sequences as u64);
+        batch.samples.iter_mut().for_each(|s| *s = s.wrapping_add(index.wrapping_mul(sequences as u64)));
         for i in 0..n {
             let (row, at) = (i / length, i % length);
             if at == 0 {

@@ -8,9 +8,11 @@ use memwall_tensor::Cpu;
 use memwall_tensor::device::{Device, Memory};
 use proptest::prelude::*;
 
-/// Proptest settings: `cases` cases, and no files beside the sources.
+/// Proptest settings: `cases` cases where PROPTEST_CASES does not say how many, and no files beside the sources.
 pub fn cases(cases: u32) -> ProptestConfig {
-    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+    let default = ProptestConfig::default();
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { default.cases } else { cases };
+    ProptestConfig { cases, failure_persistence: None, ..default }
 }
 
 /// A model with what to do to it.
