@@ -5,7 +5,6 @@ use super::set::{PreparedSet, SET};
 use crate::args::DataInspectArgs;
 use crate::failure::Failure;
 use crate::job::{self, Job, show_bytes};
-use crate::report;
 use crate::setup::MESH;
 use memwall_data::{Cut, Dataset, Packing, Prepared, Tokenizer};
 use serde_json::{Value, json};

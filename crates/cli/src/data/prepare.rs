@@ -107,7 +107,7 @@ fn summary(job: &Job, gathered: &Gathered) -> String {
     for (data, _) in &gathered.train {
         text.push_str(&line("train", data));
     }
-    for data in &gathered.evaluation {
+    if let Some(data) = &gathered.evaluation {
         text.push_str(&line("evaluation", data));
     }
     text
