@@ -15,8 +15,16 @@ fn ds_5307_small_steps_in_bf16_move_the_masters() {
     let run = |steps: &str| {
         let (dir, steps) = (format!("run.dir=run{steps}"), format!("train.steps={steps}"));
         p.ok(&[
-            "train", "job.toml", "--set", "precision.mode=bf16", "--set", "export.dtype=float32", "--set", &dir,
-            "--set", &steps,
+            "train",
+            "job.toml",
+            "--set",
+            "precision.mode=bf16",
+            "--set",
+            "export.dtype=float32",
+            "--set",
+            &dir,
+            "--set",
+            &steps,
         ]);
     };
     run("2");
