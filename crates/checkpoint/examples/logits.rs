@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let spec = ModelSpec::new(ModelConfig::from_json(&std::fs::read_to_string(folder.join("config.json"))?)?);
     let file = ModelFile::open(&folder, &spec)?;
     let mut model = Generator::new(Cpu::new(Description { threads: 2 }, 1 << 34)?, &spec, ids.len())?;
-    file.load(&spec, &mut model)?;
+    file.load(&mut model)?;
     for id in ids {
         println!("{}", serde_json::to_string(&model.read(&[id])?)?);
     }

@@ -4,6 +4,9 @@ use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
 
+/// Characters of a name or of a parser's message that are shown at most: both may come from a hostile file.
+const SHOWN: usize = 200;
+
 /// Why something was not saved or loaded. The text names file and reason, and what to do.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -34,12 +37,47 @@ pub enum CheckpointError {
         /// Names and shapes.
         reason: String,
     },
+    /// A weight is not a number that can be trained with.
+    #[error(
+        "{}: element {index} of {tensor} is {value} as {dtype}; no model can be trained from or used with it: \
+         take weights from before it broke",
+        path.display()
+    )]
+    NotFinite {
+        /// The file that is read or written.
+        path: PathBuf,
+        /// Name of the tensor.
+        tensor: String,
+        /// Which element, counted from 0 in row-major order.
+        index: usize,
+        /// NaN or an infinity.
+        value: f32,
+        /// Type in the file, as config.json names it.
+        dtype: &'static str,
+    },
 }
 
 impl CheckpointError {
     pub(crate) fn malformed(path: impl Into<PathBuf>, reason: impl Into<String>) -> Self {
         Self::Malformed { path: path.into(), reason: reason.into() }
     }
+
+    pub(crate) fn wrong_model(path: impl Into<PathBuf>, problems: &[String]) -> Self {
+        Self::WrongModel { path: path.into(), reason: problems.join("; ") }
+    }
+}
+
+/// A text from a file as an error shows it: on one line, without terminal escapes, of bounded length.
+pub(crate) fn shown(text: &str) -> String {
+    let mut out = String::new();
+    for (n, c) in text.chars().enumerate() {
+        if n == SHOWN {
+            out.push_str("...");
+            break;
+        }
+        if c.is_control() { out.extend(c.escape_debug()) } else { out.push(c) }
+    }
+    out
 }
 
 /// Adds action and path to the operating system's error.

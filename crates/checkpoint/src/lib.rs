@@ -7,14 +7,23 @@
 
 mod disk;
 mod error;
-mod hf;
+mod export;
+mod files;
+mod float;
+mod header;
+mod index;
 mod manifest;
+mod model_folder;
+mod names;
 mod store;
 mod tensor_file;
+mod tensor_write;
 
 pub use disk::{Disk, DiskFile, Operation};
 pub use error::CheckpointError;
-pub use hf::{ModelFile, write_model};
+pub use export::{Export, write_model};
+pub use float::FloatType;
 pub use manifest::{FileRecord, Manifest, RunState};
+pub use model_folder::ModelFile;
 pub use store::Store;
-pub use tensor_file::{Entry, TensorFile};
+pub use tensor_file::TensorFile;

@@ -2,9 +2,12 @@
 
 use crate::disk::Disk;
 use crate::error::{At, CheckpointError};
-use crate::hf::{entries, write_part};
-use crate::manifest::{FORMAT, Manifest, RunState};
-use crate::tensor_file::{Entry, TensorFile};
+use crate::export::entries;
+use crate::float::FloatType;
+use crate::manifest::{FORMAT, FileRecord, Manifest, RunState};
+use crate::names;
+use crate::tensor_file::{TensorFile, Values};
+use crate::tensor_write::{self, Encoding, Entry};
 use memwall_engine::{Part, Rank};
 use memwall_model::ParamId;
 use memwall_tensor::device::Device;
@@ -13,6 +16,9 @@ use std::{fs, io};
 
 const WEIGHTS: &str = "weights.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
+/// Parts of a rank's state, each with the prefix of its names.
+type Parts = [(Part, &'static str)];
+const WEIGHT: [(Part, &str); 1] = [(Part::Weight, "")];
 const MOMENTS: [(Part, &str); 2] = [(Part::FirstMoment, "exp_avg."), (Part::SecondMoment, "exp_avg_sq.")];
 
 /// The folder `checkpoints/` of a run.
@@ -42,7 +48,8 @@ impl Store {
         let mut steps = Vec::new();
         for entry in entries {
             let name = entry.at("read the folder", &self.root)?.file_name();
-            steps.extend(name.to_str().and_then(|n| n.strip_prefix("step-")?.parse::<u64>().ok()));
+            let step = name.to_str().and_then(|n| n.strip_prefix("step-")?.parse::<u64>().ok());
+            steps.extend(step.filter(|s| self.folder(*s).file_name() == Some(&name)));
         }
         steps.sort_unstable();
         Ok(steps)
@@ -74,14 +81,15 @@ impl Store {
         self.disk.make_folder(&folder)?;
         self.disk.sync_folder(&self.root)?;
         let files = vec![
-            write_part(&self.disk, &folder.join(WEIGHTS), rank, &[(Part::Weight, "")])?,
-            write_part(&self.disk, &folder.join(OPTIMIZER), rank, &MOMENTS)?,
+            write_parts(&self.disk, &folder.join(WEIGHTS), rank, &WEIGHT)?,
+            write_parts(&self.disk, &folder.join(OPTIMIZER), rank, &MOMENTS)?,
         ];
         let memwall = env!("CARGO_PKG_VERSION").to_owned();
         let manifest = Manifest { format: FORMAT, memwall, state: state.clone(), files };
-        let text = serde_json::to_vec_pretty(&manifest)
+        let text = manifest
+            .to_text()
             .map_err(|e| CheckpointError::malformed(&folder, format!("has no manifest: {e}")))?;
-        self.disk.replace(&folder.join(Manifest::NAME), &text)?;
+        self.disk.replace(&folder.join(Manifest::NAME), text.as_bytes())?;
         self.prune()?;
         Ok(folder)
     }
@@ -101,14 +109,14 @@ impl Store {
         self.disk.remove_folder(&folder)
     }
 
-    /// Where the run was at a checkpoint, once every file has the recorded size and hash.
+    /// Where the run was at a checkpoint, once every file has the recorded size and hash and there are no others.
     ///
     /// # Errors
-    /// A file is missing or damaged; it is named.
+    /// A file is missing, damaged or does not belong there; it is named.
     pub fn verify(&self, step: u64) -> Result<RunState, CheckpointError> {
         let folder = self.folder(step);
         let manifest = Manifest::read(&folder)?;
-        manifest.verify(&folder)?;
+        manifest.verify(&folder, step, &[WEIGHTS, OPTIMIZER])?;
         Ok(manifest.state)
     }
 
@@ -119,30 +127,46 @@ impl Store {
     pub fn load<D: Device>(&self, step: u64, rank: &mut Rank<D>) -> Result<RunState, CheckpointError> {
         let state = self.verify(step)?;
         let folder = self.folder(step);
-        load_parts(&folder.join(WEIGHTS), rank, &[(Part::Weight, "")])?;
+        load_parts(&folder.join(WEIGHTS), rank, &WEIGHT)?;
         load_parts(&folder.join(OPTIMIZER), rank, &MOMENTS)?;
         rank.set_steps_done(state.step);
         Ok(state)
     }
 }
 
-fn load_parts<D: Device>(
+/// The tensors of a file of a checkpoint, in order.
+fn tensors<D: Device>(rank: &Rank<D>, parts: &Parts) -> Vec<(Part, ParamId, Entry)> {
+    let named = |(part, prefix): &(Part, &str)| {
+        let params = entries(rank).into_iter().enumerate();
+        let (part, prefix) = (*part, *prefix);
+        params
+            .map(|(i, e)| (part, ParamId(i), Entry { name: format!("{prefix}{}", e.name), shape: e.shape }))
+            .collect::<Vec<_>>()
+    };
+    parts.iter().flat_map(named).collect()
+}
+
+fn write_parts<D: Device>(
+    disk: &Disk,
     path: &Path,
-    rank: &mut Rank<D>,
-    parts: &[(Part, &str)],
-) -> Result<(), CheckpointError> {
+    rank: &Rank<D>,
+    parts: &Parts,
+) -> Result<FileRecord, CheckpointError> {
+    let tensors = tensors(rank, parts);
+    let tensors = tensors.iter().map(|(part, param, e)| (e.clone(), rank.part(*part, *param)));
+    let encoding = Encoding { dtype: FloatType::F32, values: Values::Any };
+    tensor_write::write(disk, path, encoding, rank.device(), tensors)
+}
+
+fn load_parts<D: Device>(path: &Path, rank: &mut Rank<D>, parts: &Parts) -> Result<(), CheckpointError> {
     let file = TensorFile::open(path)?;
-    let params = entries(rank.spec());
-    let name =
-        |prefix: &str, e: &Entry| Entry { name: format!("{prefix}{}", e.name), shape: e.shape.clone() };
-    let wanted: Vec<Entry> =
-        parts.iter().flat_map(|(_, prefix)| params.iter().map(|e| name(prefix, e))).collect();
-    file.require(&wanted, |_| false)?;
-    for (part, prefix) in parts {
-        for (i, e) in params.iter().enumerate() {
-            let (device, dst) = rank.part_mut(*part, ParamId(i));
-            file.read(&name(prefix, e).name, device, dst)?;
-        }
+    let tensors = tensors(rank, parts);
+    let wanted: Vec<Entry> = tensors.iter().map(|(_, _, e)| e.clone()).collect();
+    let held = file.names().filter_map(|n| Some((n, file.info(n)?))).collect();
+    names::require(&wanted, &held).map_err(|problems| CheckpointError::wrong_model(path, &problems))?;
+    for (part, param, entry) in &tensors {
+        let (device, dst) = rank.part_mut(*part, *param);
+        file.read(&entry.name, device, dst)?;
     }
     Ok(())
 }

@@ -1,80 +1,39 @@
-//! safetensors files, written and read a piece at a time, so that no tensor is ever copied whole.
+//! safetensors files, read by position and a piece at a time, so that no tensor is ever in memory whole.
 
-use crate::disk::{Disk, DiskFile};
-use crate::error::{At, CheckpointError};
-use crate::manifest::FileRecord;
+use crate::error::{At, CheckpointError, shown};
+use crate::files;
+use crate::float::FloatType;
+use crate::header::{Header, TensorInfo};
+use memwall_tensor::SliceMut;
 use memwall_tensor::device::Memory;
-use memwall_tensor::{Slice, SliceMut};
-use safetensors::Dtype;
-use safetensors::tensor::{Metadata, TensorInfo};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes that are between device and file at a time.
-const CHUNK: usize = 1 << 16;
-/// Headers above this are refused, as by the format's own library.
-const MAX_HEADER: u64 = 100_000_000;
+/// Elements that are between device and file at a time: 64 KiB of f32.
+pub(crate) const CHUNK: usize = 1 << 14;
 
-/// Name and dims of a tensor to write; f32.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// Name.
-    pub name: String,
-    /// Dims, outermost first.
-    pub shape: Vec<usize>,
+/// Headers above this are refused, as by the format's own library.
+const MAX_HEADER: u64 = files::MAX_TEXT;
+
+/// Which values may stand in a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Values {
+    /// Any: a run's state is stored and restored to the bit.
+    Any,
+    /// Numbers: what is trained from or handed on.
+    Finite,
 }
 
-/// Writes f32 tensors that lie on a device, in order.
-///
-/// # Errors
-/// The disk's.
-pub(crate) fn write<'a, D: Memory + 'a>(
-    disk: &Disk,
-    path: &Path,
-    device: &D,
-    tensors: impl Iterator<Item = (Entry, Slice<'a, D::Buf>)> + Clone,
-) -> Result<FileRecord, CheckpointError> {
-    let mut file = disk.make_file(path)?;
-    write_header(&mut file, path, tensors.clone().map(|(e, _)| e))?;
-    let mut chunk = vec![0u8; CHUNK];
-    for (_, slice) in tensors {
-        for start in (0..slice.len()).step_by(CHUNK / 4) {
-            let part = slice.part(start, (CHUNK / 4).min(slice.len() - start));
-            let bytes = &mut chunk[..part.len() * 4];
-            device.read(part, bytes);
-            file.write(bytes)?;
+impl Values {
+    /// The first value that may not stand there.
+    pub(crate) fn fault(self, values: &[f32]) -> Option<usize> {
+        match self {
+            Values::Any => None,
+            Values::Finite => values.iter().position(|v| !v.is_finite()),
         }
     }
-    let (size, blake3) = file.finish()?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Ok(FileRecord { name, size, blake3 })
-}
-
-fn write_header(
-    file: &mut DiskFile,
-    path: &Path,
-    entries: impl Iterator<Item = Entry>,
-) -> Result<(), CheckpointError> {
-    let mut end = 0;
-    let infos = entries
-        .map(|e| {
-            let start = end;
-            end += e.shape.iter().product::<usize>() * 4;
-            (e.name, TensorInfo { dtype: Dtype::F32, shape: e.shape, data_offsets: (start, end) })
-        })
-        .collect();
-    let metadata = Some([("format".to_owned(), "pt".to_owned())].into());
-    let header = Metadata::new(metadata, infos)
-        .map_err(|e| e.to_string())
-        .and_then(|m| serde_json::to_vec(&m).map_err(|e| e.to_string()))
-        .map_err(|e| CheckpointError::malformed(path, format!("would have a bad header: {e}")))?;
-    // Tensors start on 8 bytes; the format pads the header with spaces.
-    let padded = header.len().next_multiple_of(8);
-    file.write(&(padded as u64).to_le_bytes())?;
-    let mut header = header;
-    header.resize(padded, b' ');
-    file.write(&header)
 }
 
 /// A safetensors file that is open for reading by position.
@@ -82,7 +41,8 @@ fn write_header(
 pub struct TensorFile {
     file: File,
     path: PathBuf,
-    metadata: Metadata,
+    header: Header,
+    /// Position of the first tensor.
     data: u64,
 }
 
@@ -93,10 +53,10 @@ impl TensorFile {
     /// The file cannot be read, or is not a whole safetensors file.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let bad = |reason: &str| {
-            CheckpointError::malformed(path, format!("is not a whole safetensors file: {reason}"))
+            let advice = "copy it again from where it came from";
+            CheckpointError::malformed(path, format!("is not a whole safetensors file: {reason}; {advice}"))
         };
-        let file = File::open(path).at("open", path)?;
-        let size = file.metadata().at("read", path)?.len();
+        let (file, size) = files::open(path)?;
         let mut length = [0; 8];
         if size < 8 {
             return Err(bad(&format!("it has only {size} bytes")));
@@ -108,16 +68,9 @@ impl TensorFile {
         }
         let mut bytes = vec![0; header as usize];
         file.read_exact_at(&mut bytes, 8).at("read", path)?;
-        // The library checks that offsets fit shapes and leave neither gaps nor overlaps.
-        let metadata: Metadata = serde_json::from_slice(&bytes).map_err(|e| bad(&e.to_string()))?;
-        let (data, want) = (8 + header, metadata.data_len() as u64);
-        if size - data != want {
-            return Err(bad(&format!(
-                "its header promises {want} bytes of tensors, the file has {}",
-                size - data
-            )));
-        }
-        Ok(Self { file, path: path.into(), metadata, data })
+        let data = 8 + header;
+        let header = Header::parse(&bytes, size - data).map_err(|e| bad(&e))?;
+        Ok(Self { file, path: path.into(), header, data })
     }
 
     /// The file.
@@ -125,74 +78,123 @@ impl TensorFile {
         &self.path
     }
 
-    /// Names of all tensors.
-    pub fn names(&self) -> impl Iterator<Item = String> {
-        self.metadata.tensors().into_keys()
+    /// Names of all tensors, in no order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.header.tensors.keys().map(String::as_str)
     }
 
-    /// Refuses the file unless it holds exactly these tensors, as f32.
-    ///
-    /// # Errors
-    /// Names of tensors that are missing, left over, misshaped or of another type.
-    pub fn require(
-        &self,
-        entries: &[Entry],
-        ignorable: impl Fn(&str) -> bool,
-    ) -> Result<(), CheckpointError> {
-        let mut problems = Vec::new();
-        for e in entries {
-            match self.metadata.info(&e.name) {
-                None => problems.push(format!("{} is missing", e.name)),
-                Some(i) if i.shape != e.shape => {
-                    problems.push(format!("{} has shape {:?}, not {:?}", e.name, i.shape, e.shape));
-                }
-                Some(i) if i.dtype != Dtype::F32 => problems.push(format!(
-                    "{} has type {:?}; only F32 is read: convert the file first",
-                    e.name, i.dtype
-                )),
-                Some(_) => {}
-            }
+    /// Number of tensors of each type, as the format names types (such as "F32").
+    pub fn types(&self) -> BTreeMap<String, usize> {
+        let mut types = BTreeMap::new();
+        for info in self.header.tensors.values() {
+            *types.entry(info.dtype.to_string()).or_default() += 1;
         }
-        let known: std::collections::HashSet<&str> = entries.iter().map(|e| e.name.as_str()).collect();
-        let mut extra: Vec<String> =
-            self.names().filter(|n| !known.contains(n.as_str()) && !ignorable(n)).collect();
-        extra.sort();
-        problems.extend(extra.into_iter().map(|n| format!("{n} is not a parameter of this model")));
-        if problems.is_empty() {
-            return Ok(());
-        }
-        let more = problems.len().saturating_sub(8);
-        problems.truncate(8);
-        if more > 0 {
-            problems.push(format!("and {more} more"));
-        }
-        Err(CheckpointError::WrongModel { path: self.path.clone(), reason: problems.join("; ") })
+        types
     }
 
-    /// Reads a tensor into its place on a device.
+    /// A tensor's description.
+    pub(crate) fn info(&self, name: &str) -> Option<&TensorInfo> {
+        self.header.tensors.get(name)
+    }
+
+    /// Reads a tensor into its place on a device, to the bit.
     ///
     /// # Errors
-    /// The tensor is not there or has another length, or the file cannot be read.
+    /// The tensor is not there, has another length or is not of floats, or the file cannot be read.
     pub fn read<D: Memory>(
         &self,
         name: &str,
         device: &D,
-        mut dst: SliceMut<'_, D::Buf>,
+        dst: SliceMut<'_, D::Buf>,
     ) -> Result<(), CheckpointError> {
-        let info = self.metadata.info(name).filter(|i| i.shape.iter().product::<usize>() == dst.len());
-        let Some(info) = info else {
-            let reason = format!("{name} is missing or misshaped");
+        self.read_checked(name, device, dst, Values::Any)
+    }
+
+    /// The same; values that may not stand there are refused.
+    pub(crate) fn read_checked<D: Memory>(
+        &self,
+        name: &str,
+        device: &D,
+        mut dst: SliceMut<'_, D::Buf>,
+        allowed: Values,
+    ) -> Result<(), CheckpointError> {
+        let mut elements = self.elements(name)?;
+        if elements.left != dst.len() {
+            let reason = format!("{} has {} elements, not {}", shown(name), elements.left, dst.len());
             return Err(CheckpointError::WrongModel { path: self.path.clone(), reason });
-        };
-        let mut at = self.data + info.data_offsets.0 as u64;
-        let mut chunk = vec![0u8; CHUNK];
-        for start in (0..dst.len()).step_by(CHUNK / 4) {
-            let n = (CHUNK / 4).min(dst.len() - start);
-            let bytes = &mut chunk[..n * 4];
-            self.file.read_exact_at(bytes, at).at("read", &self.path)?;
-            at += bytes.len() as u64;
-            device.write(dst.reborrow().part(start, n), bytes);
+        }
+        let mut at = 0;
+        while let Some(chunk) = elements.next()? {
+            if let Some(i) = allowed.fault(chunk.values) {
+                return Err(CheckpointError::NotFinite {
+                    path: self.path.clone(),
+                    tensor: shown(name),
+                    index: at + i,
+                    value: chunk.values[i],
+                    dtype: chunk.dtype.name(),
+                });
+            }
+            device.write(dst.reborrow().part(at, chunk.values.len()), chunk.f32_bytes);
+            at += chunk.values.len();
         }
         Ok(())
+    }
+
+    /// Reads a tensor piece by piece.
+    pub(crate) fn elements(&self, name: &str) -> Result<Elements<'_>, CheckpointError> {
+        let wrong = |reason| CheckpointError::WrongModel { path: self.path.clone(), reason };
+        let info = self.info(name).ok_or_else(|| wrong(format!("{} is missing", shown(name))))?;
+        let Some(dtype) = FloatType::of(info.dtype) else {
+            return Err(wrong(not_read(name, info)));
+        };
+        let n = CHUNK.min(info.len());
+        Ok(Elements {
+            file: self,
+            dtype,
+            at: self.data + info.start,
+            left: info.len(),
+            bytes: vec![0; n * 4],
+            values: vec![0.0; n],
+        })
+    }
+}
+
+/// What to say of a tensor that is not of floats.
+pub(crate) fn not_read(name: &str, info: &TensorInfo) -> String {
+    format!("{} has type {}; F32, BF16 and F16 are read: convert it first", shown(name), info.dtype)
+}
+
+/// The elements of a tensor, as f32, a piece at a time.
+pub(crate) struct Elements<'a> {
+    file: &'a TensorFile,
+    dtype: FloatType,
+    at: u64,
+    left: usize,
+    bytes: Vec<u8>,
+    values: Vec<f32>,
+}
+
+/// A piece of a tensor.
+pub(crate) struct Chunk<'a> {
+    pub(crate) dtype: FloatType,
+    pub(crate) values: &'a [f32],
+    /// The same as bytes.
+    pub(crate) f32_bytes: &'a [u8],
+}
+
+impl Elements<'_> {
+    /// The next piece, of up to [`CHUNK`] elements; `None` after the last.
+    pub(crate) fn next(&mut self) -> Result<Option<Chunk<'_>>, CheckpointError> {
+        let n = self.left.min(CHUNK);
+        if n == 0 {
+            return Ok(None);
+        }
+        let stored = &mut self.bytes[..n * self.dtype.bytes()];
+        self.file.file.read_exact_at(stored, self.at).at("read", &self.file.path)?;
+        self.at += stored.len() as u64;
+        self.left -= n;
+        let values = &mut self.values[..n];
+        self.dtype.decode(stored, values);
+        Ok(Some(Chunk { dtype: self.dtype, values, f32_bytes: bytemuck::cast_slice(values) }))
     }
 }

@@ -1,7 +1,7 @@
 //! Model folders that an independent implementation wrote.
 
 use memwall_checkpoint::ModelFile;
-use memwall_model::{ModelConfig, ModelSpec};
+use memwall_model::{ModelConfig, ModelSpec, ParamId};
 use memwall_tensor::device::Memory;
 use memwall_tensor::{Category, Cpu, DType, Description, Slice, SliceMut};
 use safetensors::SafeTensors;
@@ -21,9 +21,9 @@ fn every_tensor_is_read_into_place_to_the_bit() {
         let file = ModelFile::open(&folder, &spec).unwrap();
         let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
         let whole = SafeTensors::deserialize(&bytes).unwrap();
-        for p in &spec.params {
+        for (i, p) in spec.params.iter().enumerate() {
             let mut buf = device.alloc(p.len(), DType::F32, Category::Weights).unwrap();
-            file.read(&p.name, &device, SliceMut::all(&mut buf)).unwrap();
+            file.read(ParamId(i), &device, SliceMut::all(&mut buf)).unwrap();
             let mut read = vec![0u8; p.len() * 4];
             device.read(Slice::all(&buf), &mut read);
             assert_eq!(read, whole.tensor(&p.name).unwrap().data(), "{name}: {}", p.name);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use memwall_checkpoint::{CheckpointError, Disk, Operation, RunState, Store};
+use memwall_checkpoint::{CheckpointError, Disk, Manifest, Operation, RunState, Store};
 use memwall_engine::{MicroBatch, Part, Rank};
 use memwall_model::ParamId;
 use memwall_tensor::Cpu;
@@ -134,28 +134,65 @@ fn damaged(damage: impl Fn(&Path)) -> CheckpointError {
     store.load(1, &mut rank(8, 1)).unwrap_err()
 }
 
+const FILES: [&str; 3] = ["manifest.json", "weights.safetensors", "optimizer.safetensors"];
+
 #[test]
-fn any_damage_is_found_and_the_file_is_named() {
-    for name in ["weights.safetensors", "optimizer.safetensors"] {
-        for place in [0.0, 0.01, 0.5, 0.999] {
-            let e = damaged(|folder| {
-                let mut bytes = std::fs::read(folder.join(name)).unwrap();
-                let at = (bytes.len() as f64 * place) as usize;
-                bytes[at] ^= 4;
-                std::fs::write(folder.join(name), bytes).unwrap();
-            });
-            assert!(e.to_string().contains(name) && e.to_string().contains("damaged"), "{e}");
+fn every_changed_byte_is_found_and_the_file_is_named() {
+    let (_dir, store, folder) = saved();
+    for name in FILES {
+        let path = folder.join(name);
+        let whole = std::fs::read(&path).unwrap();
+        // Every byte of the manifest and of the headers, and one in each region of the tensors.
+        let places = (0..whole.len().min(3000)).chain((3000..whole.len()).step_by(61));
+        for at in places {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << (at % 8);
+            std::fs::write(&path, bytes).unwrap();
+            let e = store.verify(1).unwrap_err().to_string();
+            assert!(e.contains(name) && e.contains("delete the folder"), "byte {at}: {e}");
         }
-        let e = damaged(|folder| {
-            let file = std::fs::OpenOptions::new().write(true).open(folder.join(name)).unwrap();
-            file.set_len(100).unwrap();
-        });
-        assert!(e.to_string().contains(name) && e.to_string().contains("100 bytes"), "{e}");
+        std::fs::write(&path, whole).unwrap();
+    }
+    store.verify(1).unwrap();
+}
+
+#[test]
+fn files_cut_off_lengthened_missing_or_strange_are_named() {
+    for name in FILES {
+        for length in [0, 1, 100, 1 << 20] {
+            let e = damaged(|folder| {
+                let file = std::fs::OpenOptions::new().write(true).open(folder.join(name)).unwrap();
+                file.set_len(length).unwrap();
+            });
+            assert!(e.to_string().contains(name), "{e}");
+        }
         let e = damaged(|folder| std::fs::remove_file(folder.join(name)).unwrap());
         assert!(e.to_string().contains(name), "{e}");
     }
-    let e = damaged(|folder| std::fs::write(folder.join("manifest.json"), "{").unwrap());
-    assert!(e.to_string().contains("manifest.json"), "{e}");
+    let e = damaged(|folder| std::fs::write(folder.join("extra.safetensors"), "").unwrap());
+    assert!(e.to_string().contains("holds extra.safetensors, which is not part of the checkpoint"), "{e}");
+}
+
+#[test]
+fn a_manifest_of_another_checkpoint_or_of_other_files_is_refused() {
+    let with = |change: &dyn Fn(&mut Manifest)| {
+        let e = damaged(|folder| {
+            let mut manifest = Manifest::read(folder).unwrap();
+            change(&mut manifest);
+            std::fs::write(folder.join(Manifest::NAME), manifest.to_text().unwrap()).unwrap();
+        });
+        e.to_string()
+    };
+    let e = with(&|m| m.state.step = 2);
+    assert!(e.contains("is of step 2, and stands in the folder of step 1"), "{e}");
+    let e = with(&|m| m.format = 2);
+    assert!(e.contains("has format 2; this version reads format 1"), "{e}");
+    for name in ["../step-00000001/weights.safetensors", "/etc/passwd", "optimizer.safetensors", ""] {
+        let e = with(&|m| m.files[0].name = name.into());
+        assert!(e.contains("does not list the files of a checkpoint"), "{e}");
+    }
+    let e = with(&|m| drop(m.files.pop()));
+    assert!(e.contains("does not list the files of a checkpoint"), "{e}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The command line.
 
-use clap::{Args as ClapArgs, Parser, Subcommand};
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// Trains language models, and says before what it will cost.
@@ -19,6 +19,85 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     /// Write text with a trained model
     Generate(GenerateArgs),
+    /// Look at models
+    #[command(subcommand)]
+    Model(ModelCommand),
+    /// Prepare data, and look at it
+    #[command(subcommand)]
+    Data(DataCommand),
+    /// Print a page of the reference, in Markdown
+    Docs(DocsArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ModelCommand {
+    /// Say what a model is made of and what training it takes, without loading it
+    Inspect(InspectArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct InspectArgs {
+    /// Hugging Face model folder, or a config.json
+    pub(crate) path: PathBuf,
+    /// Tokens in a sequence, which attention's cost depends on [default: the model's longest]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) sequence: Option<u32>,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DataCommand {
+    /// Tokenize the data of a job before a run needs it
+    Prepare(PrepareArgs),
+    /// Say what prepared data holds, or what a step of a job trains on
+    Inspect(DataInspectArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct PrepareArgs {
+    #[command(flatten)]
+    pub(crate) job: JobArgs,
+    /// Write to this folder, for data.prepared, and not to the cache
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DataInspectArgs {
+    /// Folder of prepared data, or job file (TOML)
+    pub(crate) path: PathBuf,
+    /// Override a value of the job file; may be given several times
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Show the samples of this optimizer step of the job; the first is 1
+    #[arg(long, value_name = "K")]
+    pub(crate) step: Option<u64>,
+    /// Documents to show, or with --step samples [default: 3, or all of the step]
+    #[arg(long, value_name = "N")]
+    pub(crate) samples: Option<usize>,
+    /// Read every file and compare its hash
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// Print one JSON object instead of tables, or with --step one a sample
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DocsArgs {
+    /// Which page
+    pub(crate) page: DocsPage,
+}
+
+/// Pages that are generated from the program itself.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum DocsPage {
+    /// Every key of the job file
+    Job,
+    /// What is supported, alone and in pairs
+    Support,
 }
 
 /// A job file and what overrides it.

@@ -52,7 +52,7 @@ pub(crate) fn write_text(
     let device = Cpu::new(Description { threads }, machine::available_memory())
         .map_err(|e| Failure::Failed(e.to_string()))?;
     let mut model = Generator::new(device, &spec, capacity)?;
-    file.load(&spec, &mut model).refuse()?;
+    file.load(&mut model).refuse()?;
     let mut stream = tokenizer.decode_stream();
     for id in &ids {
         // The prompt is shown as it was given.

@@ -8,8 +8,14 @@ mod output;
 mod advice;
 mod args;
 mod batches;
+mod data;
+mod decay;
+mod docs;
+mod early_stop;
 mod failure;
+mod finish;
 mod generate;
+mod inspect;
 pub mod job;
 mod machine;
 mod plan;
@@ -17,6 +23,7 @@ mod progress;
 mod report;
 mod run_folder;
 mod setup;
+mod support;
 mod train;
 
 use clap::Parser;
@@ -28,6 +35,10 @@ pub fn run() -> ExitCode {
         args::Command::Train(a) => train::train(&a),
         args::Command::Plan(a) => plan::plan(&a),
         args::Command::Generate(a) => generate::generate(&a),
+        args::Command::Model(args::ModelCommand::Inspect(a)) => inspect::inspect(&a),
+        args::Command::Data(args::DataCommand::Prepare(a)) => data::prepare::prepare(&a),
+        args::Command::Data(args::DataCommand::Inspect(a)) => data::inspect::inspect(&a),
+        args::Command::Docs(a) => docs::docs(&a),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,6 +2,7 @@
 
 use crate::advice;
 use crate::args::PlanArgs;
+use crate::decay::Groups;
 use crate::failure::Failure;
 use crate::report;
 use crate::run_folder::bytes_json;
@@ -17,7 +18,12 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<(), Failure> {
     if args.json {
         say!("{:#}", to_json(&setup, &p));
     } else {
-        tell!("{}{}{}", report::model(&setup), report::schedule(&setup), report::predicted(&p, setup.budget));
+        tell!(
+            "{}{}{}",
+            report::model(&setup.spec, setup.settings.sequence),
+            report::schedule(&setup),
+            report::predicted(&p, setup.budget)
+        );
         say!(
             "step       {}FLOPs of matrix products and attention on the device; {} bytes on the wire",
             report::count(p.step_flops as f64),
@@ -45,6 +51,8 @@ fn to_json(setup: &Setup, p: &Prediction) -> Value {
     json!({
         "layout": layout_json(),
         "parameters": spec.parameter_count(),
+        "steps": setup.job.train.length.steps(),
+        "decay_groups": Groups::of(spec).to_json(),
         "flops_per_token": spec.flops_per_token(sequence),
         "attention_flops_per_token": spec.attention_flops_per_token(sequence),
         "step_flops": p.step_flops,

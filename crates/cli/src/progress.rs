@@ -44,7 +44,7 @@ impl Progress {
             show_bytes(r.live.total()),
         );
         if let Some(loss) = m.evaluation_loss {
-            text.push_str(&format!("  held-out loss {loss:.4}"));
+            text.push_str(&format!("  {}", report::held_out(loss)));
         }
         if let Some(bar) = &self.bar {
             if m.evaluation_loss.is_some() {

@@ -1,8 +1,10 @@
 //! Tables and lines that people read.
 
-use crate::job::show_bytes;
+use crate::decay::{Groups, elements};
+use crate::job::{Length, Span, show_bytes};
 use crate::setup::Setup;
 use memwall_engine::{Decay, Prediction};
+use memwall_model::{ModelSpec, ParamSpec};
 use memwall_tensor::{ByCategory, LedgerState};
 use std::fmt::Write;
 
@@ -16,13 +18,13 @@ pub(crate) fn count(n: f64) -> String {
     format!("{n:.0}")
 }
 
-/// The model's line.
-pub(crate) fn model(setup: &Setup) -> String {
-    let (spec, c) = (&setup.spec, &setup.spec.config);
-    let sequence = setup.settings.sequence;
+/// The model's lines, at this many tokens a sequence.
+pub(crate) fn model(spec: &ModelSpec, sequence: usize) -> String {
+    let c = &spec.config;
     format!(
-        "model      llama: {} parameters, {} layers, {} wide, {} heads ({} key/value), vocabulary {}{}\n\
+        "model      {}: {} parameters, {} layers, {} wide, {} heads ({} key/value), vocabulary {}{}\n\
          \x20          {}FLOPs a token ({}FLOPs of them attention)\n",
+        c.family.model_type(),
         count(spec.parameter_count() as f64),
         c.layers,
         c.hidden_size,
@@ -35,26 +37,60 @@ pub(crate) fn model(setup: &Setup) -> String {
     )
 }
 
-/// The schedule's line.
+/// A held-out loss, in nats a token, and its perplexity.
+pub(crate) fn held_out(loss: f64) -> String {
+    format!("held-out loss {loss:.4} (perplexity {:.2})", loss.exp())
+}
+
+/// The schedule's lines, and the groups of weight decay.
 pub(crate) fn schedule(setup: &Setup) -> String {
     let (t, s) = (&setup.job.train, &setup.settings.schedule);
+    let (length, known) = match t.length {
+        Length::Steps(steps) => {
+            let from = setup.resolved.steps_from().map_or(String::new(), |from| format!(" ({from})"));
+            (format!("{steps} steps{from}"), true)
+        }
+        Length::Epochs(epochs) => {
+            (format!("{epochs} epochs (how many steps that is needs the data), steps"), false)
+        }
+    };
+    let part = |span: Span| match span {
+        Span::Share(share) if !known => format!("{share} of the steps"),
+        span => format!("{} steps", span.of(s.steps)),
+    };
     let decay = match s.decay {
         Decay::Constant => "constant".to_owned(),
         Decay::Linear => format!("linear to {:e}", s.last),
         Decay::Cosine => format!("cosine to {:e}", s.last),
+        Decay::Stable { decay } => {
+            let last = setup.job.optimizer.decay.filter(|_| !known).unwrap_or(Span::Steps(decay));
+            format!("constant, over the last {} linear to {:e}", part(last), s.last)
+        }
     };
+    let stop = t.stop.map_or(String::new(), |stop| {
+        format!("           stops early after {} evaluations without improvement\n", stop.patience)
+    });
     format!(
-        "schedule   {} steps of {} sequences x {} tokens ({} micro-batches of {}){}\n\
-         \x20          AdamW, learning rate {:e}, warm-up {} steps, then {decay}\n",
-        t.steps,
+        "schedule   {length} of {} sequences x {} tokens ({} micro-batches of {}){}\n\
+         \x20          AdamW, learning rate {:e}, warm-up {}, then {decay}\n{stop}{}",
         t.global_batch,
         setup.settings.sequence,
         t.micro_batches,
         t.micro_batch,
         if t.deterministic { ", deterministic" } else { "" },
         s.peak,
-        s.warmup,
+        part(setup.job.optimizer.warmup),
+        decay_groups(&Groups::of(&setup.spec), Some(setup.job.optimizer.weight_decay)),
     )
+}
+
+/// What decays and what does not; by how much, where a job says it.
+pub(crate) fn decay_groups(groups: &Groups<'_>, weight_decay: Option<f64>) -> String {
+    let group = |params: &[&ParamSpec]| {
+        format!("{} tensors, {} parameters", params.len(), count(elements(params) as f64))
+    };
+    let by = weight_decay.map_or(String::new(), |decay| format!("by {decay} "));
+    format!("decay      {by}in {}; none in {}\n", group(&groups.decayed), group(&groups.spared))
 }
 
 /// The memory table of a prediction.

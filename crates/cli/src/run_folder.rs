@@ -117,6 +117,7 @@ impl StepMetrics {
         });
         if let (Some(loss), Some(map)) = (self.evaluation_loss, v.as_object_mut()) {
             map.insert("evaluation_loss".into(), loss.into());
+            map.insert("evaluation_perplexity".into(), loss.exp().into());
         }
         v
     }
@@ -168,6 +169,46 @@ impl Metrics {
             .map_err(|e| Failure::Failed(format!("cannot write {}: {e}", self.path.display())))
     }
 
+    /// Makes sure that what was appended survives a power cut: a checkpoint implies the metrics of its steps.
+    pub(crate) fn sync(&self) -> Result<(), Failure> {
+        self.file
+            .sync_data()
+            .map_err(|e| Failure::Failed(format!("cannot write {}: {e}", self.path.display())))
+    }
+
+    /// Steps and losses of all evaluations.
+    ///
+    /// # Errors
+    /// The file cannot be read, or does not have every step up to `last`.
+    pub(crate) fn evaluations(&self, last: u64) -> Result<Vec<(u64, f64)>, Failure> {
+        let cannot = |e: &dyn std::fmt::Display| {
+            Failure::Refused(format!(
+                "cannot count the evaluations that train.stop_patience is about: {} {e}; restore the file, set \
+                 train.stop_patience=0, or begin a run in another run.dir",
+                self.path.display()
+            ))
+        };
+        let mut evaluations = Vec::new();
+        let mut steps = 0;
+        for line in BufReader::new(File::open(&self.path).map_err(|e| cannot(&e))?).lines() {
+            let v: Value = serde_json::from_str(&line.map_err(|e| cannot(&e))?).unwrap_or_default();
+            steps += 1;
+            if v["step"].as_u64() != Some(steps) {
+                return Err(cannot(&format!("does not have step {steps} on line {steps}")));
+            }
+            if let Some(loss) = v.get("evaluation_loss") {
+                // One that is not finite is written as null.
+                evaluations.push((steps, loss.as_f64().unwrap_or(f64::NAN)));
+            }
+        }
+        if steps != last {
+            return Err(cannot(&format!(
+                "has the steps up to {steps}, but the checkpoint is of step {last}"
+            )));
+        }
+        Ok(evaluations)
+    }
+
     /// Reads the file once more.
     pub(crate) fn totals(&self) -> Result<Totals, Failure> {
         let cannot = |e: std::io::Error| Failure::Failed(format!("cannot read {}: {e}", self.path.display()));
@@ -182,6 +223,12 @@ impl Metrics {
         }
         Ok(Totals { tokens_per_second: median(rates), mfu: median(mfus), ..totals })
     }
+}
+
+/// A number as it will be once it was written to metrics.jsonl and read back: the parser may be off in the last
+/// bit, and what is decided by it must be the same in a run that goes on.
+pub(crate) fn read_back(x: f64) -> f64 {
+    serde_json::from_str(&Value::from(x).to_string()).unwrap_or(f64::NAN)
 }
 
 /// Length of the whole lines up to and including that of `step`.
@@ -218,6 +265,16 @@ mod tests {
         assert_eq!(kept(&two[..two.len() - 1], 5), two.len() / 2);
         assert_eq!(kept("", 5), 0);
         assert_eq!(kept("garbage\n{\"step\":1}\n", 5), 0);
+    }
+
+    #[test]
+    fn numbers_are_read_back_as_metrics_have_them() {
+        for x in [2.895_6, 0.1 + 0.2, 1e-300, 2.0_f64.sqrt(), f64::MAX] {
+            let line = json!({"evaluation_loss": x}).to_string();
+            let v: Value = serde_json::from_str(&line).unwrap();
+            assert_eq!(v["evaluation_loss"].as_f64(), Some(read_back(x)));
+        }
+        assert!(read_back(f64::INFINITY).is_nan());
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! From a job to what the engine takes.
 
 use crate::args::JobArgs;
+use crate::decay;
 use crate::failure::Failure;
-use crate::job::{self, Job, ModelSource, Recompute, ResolvedJob};
+use crate::job::{self, Job, Length, ModelSource, Recompute, ResolvedJob};
 use crate::machine;
 use memwall_engine::{
     AdamWSettings, Decay, EngineError, Keep, Precision, Prediction, Schedule, Settings, predict,
@@ -43,13 +44,17 @@ impl Setup {
                 job.data.sequence_length, config.max_positions
             )));
         }
+        let mut spec = ModelSpec::new(config);
+        decay::exclude(&mut spec, &job.optimizer.no_decay)?;
         let o = &job.optimizer;
+        // Before the data is read, a number of epochs is no number of steps: dry runs ask for no rate.
+        let steps = job.train.length.steps().unwrap_or(u64::MAX);
         let settings = Settings {
             micro_batch: job.train.micro_batch,
             micro_batches: job.train.micro_batches,
             sequence: job.data.sequence_length,
-            precision: Precision::F32,
-            gradients: Precision::F32,
+            precision: number_type(job.precision.mode),
+            gradients: number_type(job.precision.gradients),
             deterministic: job.train.deterministic,
             clip: job.train.clip,
             seed: job.train.seed,
@@ -66,17 +71,20 @@ impl Setup {
             schedule: Schedule {
                 peak: o.learning_rate,
                 last: o.final_learning_rate,
-                warmup: o.warmup_steps,
-                steps: job.train.steps,
+                warmup: o.warmup.of(steps),
+                steps,
                 decay: match o.schedule {
                     job::Schedule::Constant => Decay::Constant,
                     job::Schedule::Linear => Decay::Linear,
                     job::Schedule::Cosine => Decay::Cosine,
+                    job::Schedule::Wsd => {
+                        Decay::Stable { decay: o.decay.map_or(0, |part| part.of(steps).max(1)) }
+                    }
                 },
             },
         };
         Ok(Self {
-            spec: ModelSpec::new(config),
+            spec,
             settings,
             description: Description { threads: job.run.threads.unwrap_or_else(machine::cores) },
             budget: job.memory.budget.unwrap_or_else(machine::available_memory).min(machine::ADDRESS_SPACE),
@@ -85,9 +93,30 @@ impl Setup {
         })
     }
 
+    /// The same with the number of steps that the job comes to when an epoch has `samples` sequences, if its data has
+    /// epochs.
+    pub(crate) fn with_data(self, samples: Option<u64>) -> Result<Self, Failure> {
+        match (self.job.train.length, samples) {
+            (Length::Steps(_), _) => Ok(self),
+            (Length::Epochs(_), Some(samples)) => Self::new(self.resolved.pinned_to_data(samples)?),
+            (Length::Epochs(_), None) => Err(Failure::Refused(
+                "train.epochs means nothing for the mixture in data.prepared, of which each source goes through its own \
+                 epochs: write train.steps or train.tokens"
+                    .into(),
+            )),
+        }
+    }
+
     /// What the job costs when `budget` bytes are allowed.
     pub(crate) fn predict(&self, budget: u64) -> Result<Prediction, EngineError> {
-        predict(&self.spec, &self.settings, self.description, budget, self.job.data.validation > 0.0)
+        predict(&self.spec, &self.settings, self.description, budget, self.job.data.evaluates())
+    }
+}
+
+fn number_type(precision: job::Precision) -> Precision {
+    match precision {
+        job::Precision::F32 => Precision::F32,
+        job::Precision::Bf16 => Precision::Bf16,
     }
 }
 

@@ -3,23 +3,21 @@
 use crate::advice;
 use crate::args::TrainArgs;
 use crate::batches::Batches;
+use crate::data;
+use crate::early_stop::{Stopped, Watch};
 use crate::failure::{Failure, Outcome};
-use crate::generate::write_text;
-use crate::job::{ModelSource, show_bytes};
+use crate::finish;
+use crate::job::{ExportType, ModelSource, show_bytes};
 use crate::machine;
-use crate::plan::{layout_json, peaks_json};
 use crate::progress::Progress;
 use crate::report;
-use crate::run_folder::{Metrics, RunFolder, StepMetrics, bytes_json};
+use crate::run_folder::{Metrics, RunFolder, StepMetrics, read_back};
 use crate::setup::Setup;
-use memwall_checkpoint::{ModelFile, RunState, Store, write_model};
+use memwall_checkpoint::{Export, FloatType, ModelFile, RunState, Store, write_model};
 use memwall_comm::Solo;
-use memwall_data::{Corpus, Dataset, Tokenizer};
-use memwall_engine::{EngineError, MicroBatch, Prediction, Rank, Sampling};
-use memwall_tensor::device::Memory;
-use memwall_tensor::{Cpu, LedgerState};
-use serde_json::json;
-use std::path::Path;
+use memwall_data::{Dataset, Tokenizer};
+use memwall_engine::{Decay, EngineError, MicroBatch, Rank};
+use memwall_tensor::Cpu;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -27,10 +25,13 @@ use std::time::Instant;
 /// Keys that may change when a run goes on: they change what it costs or how long it is, not what it learns
 /// at a step. (With a schedule that decays, other `train.steps` change the rates of the steps to come; the
 /// run says so.)
-const CHANGEABLE: [&str; 9] = [
+const CHANGEABLE: [&str; 12] = [
+    "data.cache",
     "train.steps",
     "train.evaluate_every",
     "train.evaluate_batches",
+    "train.stop_patience",
+    "train.stop_min_delta",
     "memory.budget",
     "memory.recompute",
     "checkpoint.every",
@@ -49,12 +50,13 @@ pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
         ModelSource::Folder(folder) => Some(ModelFile::open(folder, &setup.spec).refuse()?),
         ModelSource::ConfigFile(_) | ModelSource::ConfigTable(_) => None,
     };
-    let data = read_data(&setup, &tokenizer)?;
+    let data = data::dataset(&setup.job, &tokenizer, setup.spec.config.vocab_size)?;
+    let setup = setup.with_data(data.epoch_samples())?;
     let folder = RunFolder::enter(&setup.job.run.dir)?;
     let store = folder.store(setup.job.checkpoint.keep);
     let from = starting_point(&setup, &folder, &store, args.resume)?;
 
-    tell!("{}", report::model(&setup));
+    tell!("{}", report::model(&setup.spec, setup.settings.sequence));
     tell!("{}", data_lines(&data));
     tell!("{}", report::schedule(&setup));
     tell!("{}", report::predicted(&prediction, setup.budget));
@@ -81,47 +83,44 @@ pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
         store,
         rank,
         peak,
-        fingerprint: data.fingerprint(),
         consumed: (0, 0),
+        watch: Watch::new(setup.job.train.stop, setup.job.train.evaluate_every),
     };
     run.load(from, weights.as_ref())?;
     say!("run        {}", folder.root().display());
     folder.write_job(&setup.resolved)?;
     let mut metrics = Metrics::open(&folder, run.rank.steps_done())?;
+    if setup.job.train.stop.is_some() {
+        metrics
+            .evaluations(run.rank.steps_done())?
+            .iter()
+            .for_each(|(step, loss)| run.watch.evaluated(*step, *loss));
+    }
     let end = run.train(&mut metrics)?;
-    run.export(&tokenizer)?;
-    finish(run, &prediction, &metrics, &end)?;
+    run.export(&tokenizer, weights.as_ref())?;
+    finish::report(&run, &prediction, &metrics, &end)?;
     // The run is done and saved: a sample that cannot be had does not make it a failure.
-    if let Err(e) = sample(&setup, &folder, &data, &tokenizer) {
+    if let Err(e) = finish::sample(&setup, &folder, &data, &tokenizer) {
         say!("sample     none: {e}");
     }
     Ok(())
 }
 
-/// Reads and tokenizes the data, and checks that it belongs to the model.
-fn read_data(setup: &Setup, tokenizer: &Tokenizer) -> Result<Dataset, Failure> {
-    let vocabulary = setup.spec.config.vocab_size;
-    if tokenizer.vocab_size() > vocabulary {
-        return Err(Failure::Refused(format!(
-            "the tokenizer {:?} has {} tokens, but the model's vocab_size is {vocabulary}: give a tokenizer that \
-             belongs to the model, or a larger vocab_size",
-            setup.job.data.tokenizer,
-            tokenizer.vocab_size()
-        )));
-    }
-    let corpus = Corpus::read(&setup.job.data.train, Path::new("."), tokenizer, &mut |_, _| {})?;
-    let d = &setup.job.data;
-    Ok(Dataset::new(corpus, d.validation, d.sequence_length, tokenizer.end_of_document())?)
-}
-
 fn data_lines(data: &Dataset) -> String {
+    let (mut documents, mut tokens) = (0, 0);
+    for size in data.train_sizes() {
+        (documents, tokens) = (documents + size.documents, tokens + size.tokens);
+    }
+    let epoch = match data.epoch_samples() {
+        Some(samples) => format!("{samples} sequences an epoch"),
+        None => format!("{} sources", data.train_sizes().len()),
+    };
+    let held = data.validation_size();
     format!(
-        "data       {} documents, {} tokens to train on ({} sequences an epoch); {} documents, {} tokens held out\n",
-        data.train_documents(),
-        report::count(data.train_tokens() as f64),
-        data.train_windows(),
-        data.validation_documents(),
-        report::count(data.validation_tokens() as f64),
+        "data       {documents} documents, {} tokens to train on ({epoch}); {} documents, {} tokens held out\n",
+        report::count(tokens as f64),
+        held.documents,
+        report::count(held.tokens as f64),
     )
 }
 
@@ -146,9 +145,15 @@ fn starting_point(
     let Some(before) = before else {
         return Err(Failure::Refused(format!("there is no run in {root} to go on with; leave out --resume")));
     };
-    let forbidden: Vec<String> = setup
-        .resolved
-        .differences(&before)
+    let changed = setup.resolved.differences(&before);
+    if let Some((_, now, then)) = changed.iter().find(|(key, _, _)| key == "train.steps")
+        && setup.settings.schedule.decay != Decay::Constant
+    {
+        complain!(
+            "memwall: train.steps was {then}, now {now}: learning rates of the steps to come follow the new length"
+        );
+    }
+    let forbidden: Vec<String> = changed
         .into_iter()
         .filter(|(key, _, _)| !CHANGEABLE.contains(&key.as_str()))
         .map(|(key, now, then)| format!("{key} was {then}, now {now}"))
@@ -163,24 +168,26 @@ fn starting_point(
 }
 
 /// A run that has started.
-struct Run<'a> {
-    setup: &'a Setup,
+pub(crate) struct Run<'a> {
+    pub(crate) setup: &'a Setup,
     data: &'a Dataset,
-    folder: &'a RunFolder,
+    pub(crate) folder: &'a RunFolder,
     store: Store,
-    rank: Rank<Cpu>,
-    /// Hash of the data: computed once, since it reads all of it.
-    fingerprint: String,
+    pub(crate) rank: Rank<Cpu>,
     /// FLOP/s that MFU refers to.
-    peak: f64,
+    pub(crate) peak: f64,
     /// Samples and valid tokens consumed so far.
-    consumed: (u64, u64),
+    pub(crate) consumed: (u64, u64),
+    /// Sees whether the run is to stop early.
+    watch: Watch,
 }
 
 /// How the loop of steps ended.
-struct End {
-    seconds: f64,
-    steps: u64,
+pub(crate) struct End {
+    pub(crate) seconds: f64,
+    pub(crate) steps: u64,
+    /// Why it ended before its length, if it did.
+    pub(crate) stopped: Option<Stopped>,
 }
 
 impl Run<'_> {
@@ -188,7 +195,7 @@ impl Run<'_> {
     fn load(&mut self, from: Option<u64>, weights: Option<&ModelFile>) -> Result<(), Failure> {
         if let Some(step) = from {
             let state = self.store.load(step, &mut self.rank).refuse()?;
-            if state.data != self.fingerprint {
+            if state.data != self.data.fingerprint() {
                 return Err(Failure::Refused(
                     "the data has changed since the checkpoint was written, so the order of samples cannot go on; \
                      restore the files of data.train, or begin a run in another run.dir"
@@ -201,36 +208,33 @@ impl Run<'_> {
         }
         match weights {
             None => self.rank.initialize(),
-            Some(file) => file.load(&self.setup.spec, &mut self.rank).refuse()?,
+            Some(file) => file.load(&mut self.rank).refuse()?,
         }
         Ok(())
     }
 
     fn train(&mut self, metrics: &mut Metrics) -> Result<End, Failure> {
-        let steps = self.setup.job.train.steps;
+        let steps = self.setup.settings.schedule.steps;
         let stop = stop_signal();
         let mut progress = Progress::new(steps, self.rank.steps_done());
         let start = Instant::now();
         let first = self.rank.steps_done();
-        while self.rank.steps_done() < steps {
-            let result = self.step();
-            let mut m = match result {
-                Ok(m) => m,
-                Err(e) => {
-                    progress.end();
-                    return Err(self.explain(e));
-                }
-            };
-            let (step, last) = (m.report.step, m.report.step == steps);
-            if self.setup.job.data.validation > 0.0
-                && (last || due(step, self.setup.job.train.evaluate_every))
+        while self.rank.steps_done() < steps && self.watch.stopped().is_none() {
+            let mut m = self.step().inspect_err(|_| progress.end())?;
+            let step = m.report.step;
+            if self.setup.job.data.evaluates()
+                && (step == steps || due(step, self.setup.job.train.evaluate_every))
             {
-                m.evaluation_loss = Some(self.evaluate()?);
+                let loss = self.evaluate()?;
+                m.evaluation_loss = Some(loss);
+                self.watch.evaluated(step, read_back(loss));
             }
+            let last = step == steps || self.watch.stopped().is_some();
             metrics.push(&m)?;
             progress.step(&m);
             let stopping = stop.load(Ordering::Relaxed) && !last;
             if last || stopping || due(step, self.setup.job.checkpoint.every) {
+                metrics.sync()?;
                 self.save()?;
             }
             if stopping {
@@ -241,17 +245,23 @@ impl Run<'_> {
             }
         }
         progress.end();
-        Ok(End { seconds: start.elapsed().as_secs_f64(), steps: self.rank.steps_done() - first })
+        Ok(End {
+            seconds: start.elapsed().as_secs_f64(),
+            steps: self.rank.steps_done() - first,
+            stopped: self.watch.stopped(),
+        })
     }
 
-    fn step(&mut self) -> Result<StepMetrics, EngineError> {
+    fn step(&mut self) -> Result<StepMetrics, Failure> {
         let first = self.consumed.0;
         let t = &self.setup.job.train;
         let batches = batches(self.setup, self.data);
         let start = Instant::now();
         let tokens = batches.valid(first);
         let mut load = |micro: usize, b: &mut MicroBatch<'_>| batches.fill(first, micro, b);
-        let report = self.rank.step(&mut load, tokens)?;
+        let report = self.rank.step(&mut load, tokens);
+        batches.check().map_err(|e| Failure::Failed(e.to_string()))?;
+        let report = report.map_err(|e| self.explain(e))?;
         let seconds = start.elapsed().as_secs_f64();
         self.consumed = (first + t.global_batch as u64, self.consumed.1 + tokens);
         // Padded positions are computed like others, so they count as work.
@@ -264,7 +274,9 @@ impl Run<'_> {
         let batches = batches(self.setup, self.data);
         let n = batches.evaluation_batches(self.setup.job.train.evaluate_batches);
         let mut load = |micro: usize, b: &mut MicroBatch<'_>| batches.fill_evaluation(micro, b);
-        Ok(self.rank.evaluate(n, &mut load, batches.evaluation_valid(n))?)
+        let loss = self.rank.evaluate(n, &mut load, batches.evaluation_valid(n));
+        batches.check().map_err(|e| Failure::Failed(e.to_string()))?;
+        Ok(loss?)
     }
 
     fn save(&self) -> Result<(), Failure> {
@@ -272,7 +284,7 @@ impl Run<'_> {
             step: self.rank.steps_done(),
             samples: self.consumed.0,
             tokens: self.consumed.1,
-            data: self.fingerprint.clone(),
+            data: self.data.fingerprint().to_owned(),
             job: self.setup.resolved.to_toml(),
         };
         self.store.save(&self.rank, &state).fail().map(|_| ())
@@ -287,14 +299,20 @@ impl Run<'_> {
     }
 
     /// Writes the folder that transformers loads as it is.
-    fn export(&self, tokenizer: &Tokenizer) -> Result<(), Failure> {
+    fn export(&self, tokenizer: &Tokenizer, source: Option<&ModelFile>) -> Result<(), Failure> {
         let disk = self.folder.disk();
         let partial = self.folder.path("export.partial");
         disk.remove_folder(&partial).fail()?;
-        disk.make_folder(&partial).fail()?;
-        write_model(disk, &partial, &self.rank).fail()?;
-        let config = self.setup.spec.config.to_export_json("float32", tokenizer.end_of_document());
-        disk.replace(&partial.join("config.json"), format!("{config:#}\n").as_bytes()).fail()?;
+        let export = Export {
+            dtype: match self.setup.job.export.dtype {
+                ExportType::Float32 => FloatType::F32,
+                ExportType::BFloat16 => FloatType::BF16,
+            },
+            max_shard_bytes: self.setup.job.export.max_shard_bytes,
+            end_of_document: tokenizer.end_of_document(),
+            generation_config: source.and_then(ModelFile::generation_config),
+        };
+        write_model(disk, &partial, &self.rank, &export).fail()?;
         tokenizer.write_hf_files(&partial).map_err(|e| Failure::Failed(e.to_string()))?;
         self.folder.swap_in(&partial, "export")
     }
@@ -303,7 +321,7 @@ impl Run<'_> {
 /// The run's samples in their order.
 fn batches<'a>(setup: &Setup, data: &'a Dataset) -> Batches<'a> {
     let t = &setup.job.train;
-    Batches::new(data, t.seed, t.global_batch, t.micro_batch)
+    Batches::new(data, t.global_batch, t.micro_batch)
 }
 
 fn due(step: u64, every: Option<u64>) -> bool {
@@ -322,94 +340,4 @@ fn stop_signal() -> Arc<AtomicBool> {
         complain!("stopping after this step (again to stop at once)");
     });
     stop
-}
-
-/// Writes the summary and says where things are.
-fn finish(run: Run<'_>, prediction: &Prediction, metrics: &Metrics, end: &End) -> Result<(), Failure> {
-    let totals = metrics.totals()?;
-    let measured: LedgerState = run.rank.device().ledger().state();
-    let predicted = &prediction.run;
-    let equal = measured.peak_of_each == predicted.peak_of_each
-        && measured.at_peak == predicted.at_peak
-        && measured.reserved == predicted.reserved;
-    let resident = machine::peak_resident();
-    let summary = json!({
-        "layout": layout_json(),
-        "parameters": run.setup.spec.parameter_count(),
-        "steps": run.rank.steps_done(),
-        "tokens": run.consumed.1,
-        "final_loss": totals.final_loss,
-        "evaluation_loss": totals.evaluation_loss,
-        "median_tokens_per_second": totals.tokens_per_second,
-        "median_mfu": totals.mfu,
-        "gemm_peak_flops": run.peak,
-        "threads": run.setup.description.threads,
-        "memory": {
-            "predicted": peaks_json(predicted),
-            "measured": peaks_json(&measured),
-            "equal": equal,
-            "lasting": bytes_json(&prediction.initial.live),
-            "budget_bytes": run.setup.budget,
-            "peak_resident_bytes": resident,
-        },
-    });
-    run.folder.write_summary(&summary)?;
-    say!("done       {} steps in {}", end.steps, report::duration(end.seconds));
-    if let (Some(loss), Some(rate), Some(mfu)) = (totals.final_loss, totals.tokens_per_second, totals.mfu) {
-        let held_out = totals.evaluation_loss.map_or(String::new(), |l| format!(", held-out loss {l:.4}"));
-        say!(
-            "           loss {loss:.4}{held_out}; median {} tokens/s, MFU {:.0}%",
-            report::count(rate),
-            100.0 * mfu
-        );
-    }
-    if end.steps > 0 {
-        tell!("{}", report::compared(predicted, &measured));
-        if !equal {
-            complain!(
-                "memwall: predicted and measured memory differ: this is a defect of memwall, please report it"
-            );
-        }
-    }
-    if let Some(resident) = resident {
-        say!("           {} resident at most, program and data included", show_bytes(resident));
-    }
-    for (what, name) in [
-        ("metrics", "metrics.jsonl"),
-        ("summary", "summary.json"),
-        ("saved", "checkpoints"),
-        ("model", "export"),
-    ] {
-        say!("{what:<10} {}", run.folder.path(name).display());
-    }
-    Ok(())
-}
-
-/// Shows what the trained model writes after the first held-out tokens.
-fn sample(setup: &Setup, folder: &RunFolder, data: &Dataset, tokenizer: &Tokenizer) -> Result<(), Failure> {
-    const PROMPT: usize = 24;
-    const WRITTEN: usize = 160;
-    let t = data.sequence_length();
-    let (mut tokens, mut targets) = (vec![0; t], vec![0; t]);
-    if data.validation_windows() > 0 {
-        data.fill_validation(0, &mut tokens, &mut targets);
-    } else {
-        data.fill_train(0, &mut tokens, &mut targets);
-    }
-    let prompt: Vec<u32> = tokens.iter().take(PROMPT.min(t / 2)).map(|id| *id as u32).collect();
-    let prompt = tokenizer.decode(&prompt);
-    let sampling = Sampling { temperature: 0.7, top_k: 40, top_p: 0.95, seed: setup.job.train.seed };
-    let mut text = String::new();
-    let threads = setup.description.threads;
-    write_text(&folder.path("export"), &prompt, WRITTEN, sampling, threads, &mut |piece| {
-        text.push_str(piece);
-        true
-    })?;
-    say!("sample     after {prompt:?} it writes:");
-    for line in text.lines() {
-        say!("         | {line}");
-    }
-    let export = folder.path("export");
-    say!("more       memwall generate {} --prompt \"...\"", export.display());
-    Ok(())
 }

@@ -23,7 +23,7 @@ fn bad_values_are_refused_before_anything_starts() {
         ("model.config.hidden_size=0", &["hidden_size"]),
         ("model.config.vocab_size=100", &["vocab_size", "257"]),
         ("model.config.model_type=\"mixtral\"", &["mixtral", "supported"]),
-        ("model.config.attention_bias=true", &["attention_bias"]),
+        ("model.config.hidden_act=\"gelu\"", &["hidden_act"]),
         ("model.path=\"elsewhere\"", &["model.path", "model.config"]),
         ("memory.budget=\"64 KiB\"", &["budget"]),
         ("nonsense", &["nonsense", "section.key=value"]),

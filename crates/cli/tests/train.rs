@@ -28,10 +28,10 @@ fn a_run_says_what_it_does_and_leaves_a_complete_folder() {
         for key in ["loss", "gradient_norm", "tokens"] {
             assert!(m[key].as_f64().is_some_and(|x| x > 0.0), "{key} in {m}");
         }
-        // Up over two steps to 3e-3, then down a cosine to zero at the last.
+        // Up over two steps to 3e-3, then down a cosine that would be at zero at step 13.
         let rate = m["learning_rate"].as_f64().unwrap();
         let want =
-            if i < 2 { 1.5e-3 * (i + 1) as f64 } else { 1.5e-3 * (1.0 + ((i - 1) as f64 * 0.1 * PI).cos()) };
+            if i < 2 { 1.5e-3 * (i + 1) as f64 } else { 1.5e-3 * (1.0 + ((i - 1) as f64 / 11.0 * PI).cos()) };
         assert!((rate - want).abs() < 1e-12, "{rate} for {want}");
         assert!(m["bytes"]["weights"].as_u64().is_some_and(|b| b > 0));
         assert_eq!(m["evaluation_loss"].is_number(), [5, 10, 12].contains(&(i + 1)), "{m}");
@@ -47,10 +47,25 @@ fn a_run_says_what_it_does_and_leaves_a_complete_folder() {
     );
     assert_eq!(summary["final_loss"], metrics[11]["loss"]);
     assert_eq!(summary["evaluation_loss"], metrics[11]["evaluation_loss"]);
+    for m in metrics.iter().filter(|m| m["evaluation_loss"].is_number()).chain([&summary]) {
+        let (loss, perplexity) =
+            (m["evaluation_loss"].as_f64().unwrap(), m["evaluation_perplexity"].as_f64().unwrap());
+        assert!((perplexity.ln() - loss).abs() < 1e-12, "{perplexity} for {loss}");
+    }
+    let perplexity = format!("(perplexity {:.2})", summary["evaluation_perplexity"].as_f64().unwrap());
+    assert!(out.matches(&perplexity).count() >= 2, "no {perplexity} in {out}");
+    assert!(metrics[0].get("evaluation_perplexity").is_none());
+    assert_eq!(summary["stopped_early"], serde_json::Value::Null);
     assert!(summary["median_tokens_per_second"].as_f64().is_some_and(|r| r > 0.0));
 
     let names = |f: &str| contents(&p.path(f)).into_iter().map(|(n, _)| n).collect::<Vec<_>>();
-    let export = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"];
+    let export = [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ];
     assert_eq!(names("run/export"), export);
     let mut saved: Vec<_> =
         std::fs::read_dir(p.path("run/checkpoints")).unwrap().map(|e| e.unwrap().file_name()).collect();

@@ -1,71 +1,110 @@
-//! A corpus split into training and validation, both cut into windows of one length.
+//! Sources become samples: a part of each is held out, the rest is mixed, and every sample has a number.
+
+use std::sync::Arc;
 
 use crate::{
-    Corpus, DataError, Order,
+    DataError, Packing, Pick, Prepared,
     holdout::{self, Holdout},
-    part::Part,
+    mixture::Mixture,
+    order::Order,
+    part::{Part, Selection},
 };
 
-/// Training and validation samples of a corpus.
+/// How prepared data becomes samples.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cut {
+    /// Input tokens of a sample, *T*.
+    pub sequence_length: usize,
+    /// How documents become samples.
+    pub packing: Packing,
+    /// Share of each source's tokens that is held out: 0 or more, below 1.
+    pub validation: f64,
+    /// Seed of the order of the training samples.
+    pub seed: u64,
+}
+
+/// Samples to train on and to evaluate on.
 ///
-/// Each part is one stream: its documents in the order of the corpus, each followed by the end-of-document
-/// token if there is one. Window *w* has the tokens `w * T .. (w + 1) * T` of the stream as inputs, where
-/// *T* is the sequence length, and the token after each input as its target. The last window is padded:
-/// inputs with 0, targets with [`IGNORE`](crate::IGNORE). No token is dropped.
+/// Training samples are numbered through the whole run: step *k* takes as many as a step has, from where step *k* - 1
+/// ended, however many ranks and micro-batches share them. Which tokens sample *n* has depends on the data, the cut and
+/// *n* alone: nothing here keeps a position. Of one source, samples `e * epoch .. (e + 1) * epoch` are a permutation of
+/// all its samples, another one for each *e*. Of several, each block of 4096 samples is shared out by weight, and
+/// each source goes through its own epochs.
 #[derive(Debug)]
 pub struct Dataset {
-    train: Part,
-    validation: Part,
-    sequence_length: usize,
+    train: Vec<Part>,
+    mixture: Mixture,
+    validation: Vec<Part>,
+    /// Samples of the parts before each part of `validation`, then of all.
+    validation_firsts: Vec<u64>,
+    cut: Cut,
     max_token: u32,
+    fingerprint: String,
 }
 
 impl Dataset {
-    /// Splits a corpus and cuts it into windows of `sequence_length` input tokens.
+    /// Cuts sources, each with its weight in the mixture, and holds a part of each out, or takes `evaluation` to
+    /// evaluate on.
     ///
-    /// About `validation_share` of the tokens is held out, as whole documents: they are visited in the
-    /// order of a hash of position and token count and taken until the share is reached, except those
-    /// that would bring it above 1.5 times the share. If all are too large for that, the end of the
-    /// longest document is held out instead, and both of its pieces count as documents. A share of 0
-    /// holds nothing out.
+    /// About a share `cut.validation` of the tokens is held out, as whole documents: they are visited in the order of a
+    /// hash of index and token count and taken until the share is reached, except those that would bring it above
+    /// 1.5 times the share. If all are too large for that, the end of the longest document is held out instead, and
+    /// both of its pieces count as documents.
     ///
     /// # Errors
     ///
-    /// [`DataError::ValidationShare`] unless `0 <= validation_share < 1`; [`DataError::SequenceLength`] if
-    /// the length is 0; [`DataError::TokenTooLarge`] for an id above `i32::MAX`;
-    /// [`DataError::TrainTooShort`] and [`DataError::ValidationTooShort`] if a part that is wanted has
-    /// no window.
+    /// [`DataError::ValidationShare`] unless the share is 0 or more and below 1, and 0 with `evaluation`;
+    /// [`DataError::SequenceLength`] if the length is 0; [`DataError::TrainTooShort`] and
+    /// [`DataError::ValidationTooShort`] if a part that is wanted has no sample; [`DataError::Weight`] for a weight
+    /// that is no share; [`DataError::NoWindows`] if there is no source.
     pub fn new(
-        corpus: Corpus,
-        validation_share: f64,
-        sequence_length: usize,
-        end_of_document: Option<u32>,
+        sources: Vec<(Arc<Prepared>, f64)>,
+        evaluation: Option<Arc<Prepared>>,
+        cut: Cut,
     ) -> Result<Dataset, DataError> {
-        if !(0.0..1.0).contains(&validation_share) {
-            return Err(DataError::ValidationShare { share: validation_share });
+        let share = cut.validation;
+        if !(0.0..1.0).contains(&share) || (evaluation.is_some() && share > 0.0) {
+            return Err(DataError::ValidationShare { share });
         }
-        if sequence_length == 0 {
+        if cut.sequence_length == 0 {
             return Err(DataError::SequenceLength);
         }
-        let tokens = corpus.documents.iter().flat_map(|document| &document.tokens);
-        let max_token = tokens.chain(&end_of_document).copied().max().unwrap_or(0);
-        if i32::try_from(max_token).is_err() {
-            return Err(DataError::TokenTooLarge { token: max_token });
+        if sources.is_empty() {
+            return Err(DataError::NoWindows);
         }
-        let (train, validation) = split(corpus, validation_share, end_of_document);
-        if train.windows(sequence_length) == 0 {
-            return Err(DataError::TrainTooShort { tokens: train.tokens().len() });
+        let weights: Vec<f64> = sources.iter().map(|(_, weight)| *weight).collect();
+        let all = sources.iter().map(|(data, _)| data).chain(&evaluation);
+        let max_token = all.map(|data| data.manifest().largest_token).max().unwrap_or(0);
+        let fingerprint = fingerprint(&sources, evaluation.as_deref(), &cut);
+        let part = |data: &Arc<Prepared>, selection| {
+            Part::new(Arc::clone(data), selection, cut.packing, cut.sequence_length as u64)
+        };
+        let (mut train, mut validation) = (Vec::new(), Vec::new());
+        for (data, _) in &sources {
+            let (rest, held) = split(data, share);
+            train.push(part(data, rest));
+            validation.extend(held.map(|held| part(data, held)));
         }
-        if validation_share > 0.0 && validation.windows(sequence_length) == 0 {
-            let tokens = validation.tokens().len();
-            return Err(DataError::ValidationTooShort { share: validation_share, tokens });
+        validation.extend(evaluation.iter().map(|data| part(data, Selection::All)));
+        if let Some(short) = train.iter().find(|part| part.samples() == 0) {
+            return Err(DataError::TrainTooShort { tokens: short.tokens() });
         }
-        Ok(Dataset { train, validation, sequence_length, max_token })
+        let mut validation_firsts = vec![0];
+        for part in &validation {
+            validation_firsts.push(validation_firsts[validation_firsts.len() - 1] + part.samples());
+        }
+        if (share > 0.0 || evaluation.is_some()) && validation_firsts.last() == Some(&0) {
+            let tokens = validation.iter().map(Part::tokens).sum();
+            return Err(DataError::ValidationTooShort { share, tokens });
+        }
+        let samples: Vec<u64> = train.iter().map(Part::samples).collect();
+        let mixture = Mixture::new(cut.seed, &samples, &weights)?;
+        Ok(Dataset { train, mixture, validation, validation_firsts, cut, max_token, fingerprint })
     }
 
-    /// Input tokens of a window.
+    /// Input tokens of a sample.
     pub fn sequence_length(&self) -> usize {
-        self.sequence_length
+        self.cut.sequence_length
     }
 
     /// The largest token id, end-of-document included; a model needs a larger vocabulary than this.
@@ -73,217 +112,182 @@ impl Dataset {
         self.max_token
     }
 
-    /// Windows of the training part, at least 1.
-    pub fn train_windows(&self) -> usize {
-        self.train.windows(self.sequence_length)
-    }
-
-    /// Windows of the validation part; 0 only if the validation share is 0.
-    pub fn validation_windows(&self) -> usize {
-        self.validation.windows(self.sequence_length)
-    }
-
-    /// Tokens of the training part, end-of-document tokens included.
-    pub fn train_tokens(&self) -> usize {
-        self.train.tokens().len()
-    }
-
-    /// Tokens of the validation part, end-of-document tokens included.
-    pub fn validation_tokens(&self) -> usize {
-        self.validation.tokens().len()
-    }
-
-    /// Documents of the training part.
-    pub fn train_documents(&self) -> usize {
-        self.train.documents()
-    }
-
-    /// Documents of the validation part.
-    pub fn validation_documents(&self) -> usize {
-        self.validation.documents()
-    }
-
-    /// The order in which a run with this seed takes the training windows.
-    pub fn order(&self, seed: u64) -> Order {
-        Order::over_some(seed, self.train_windows())
-    }
-
-    /// Writes inputs and targets of a training window.
-    ///
-    /// # Panics
-    ///
-    /// If `window` is not below [`train_windows`](Dataset::train_windows), or a slice does not have
-    /// [`sequence_length`](Dataset::sequence_length) elements.
-    pub fn fill_train(&self, window: usize, tokens: &mut [i32], targets: &mut [i32]) {
-        assert_eq!(tokens.len(), self.sequence_length, "a window has sequence_length tokens");
-        self.train.fill(window, tokens, targets);
-    }
-
-    /// Writes inputs and targets of a validation window.
-    ///
-    /// # Panics
-    ///
-    /// If `window` is not below [`validation_windows`](Dataset::validation_windows), or a slice does not
-    /// have [`sequence_length`](Dataset::sequence_length) elements.
-    pub fn fill_validation(&self, window: usize, tokens: &mut [i32], targets: &mut [i32]) {
-        assert_eq!(tokens.len(), self.sequence_length, "a window has sequence_length tokens");
-        self.validation.fill(window, tokens, targets);
-    }
-
-    /// Targets of a training window that are not [`IGNORE`](crate::IGNORE), without a scan; 0 past the
-    /// last window.
-    pub fn train_valid_targets(&self, window: usize) -> usize {
-        self.train.valid_targets(window, self.sequence_length)
-    }
-
-    /// Targets of a validation window that are not [`IGNORE`](crate::IGNORE), without a scan; 0 past the
-    /// last window.
-    pub fn validation_valid_targets(&self, window: usize) -> usize {
-        self.validation.valid_targets(window, self.sequence_length)
-    }
-
-    /// A hash, in hexadecimal, of both streams and the sequence length: equal if and only if all samples
-    /// are. A resumed run compares it to learn whether its data changed. Reads all tokens.
-    pub fn fingerprint(&self) -> String {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&(self.sequence_length as u64).to_le_bytes());
-        for part in [&self.train, &self.validation] {
-            // The length first, so that no token can move from one stream to the other unnoticed.
-            hasher.update(&(part.tokens().len() as u64).to_le_bytes());
-            for chunk in part.tokens().chunks(16 * 1024) {
-                let bytes: Vec<u8> = chunk.iter().flat_map(|token| token.to_le_bytes()).collect();
-                hasher.update(&bytes);
-            }
+    /// Samples in which each token that is trained on is predicted once: what `epochs` can be counted in. `None` for a
+    /// mixture of several sources, whose weights let each go through its own epochs.
+    pub fn epoch_samples(&self) -> Option<u64> {
+        match self.train.as_slice() {
+            [only] => Some(only.samples()),
+            _ => None,
         }
-        hasher.finalize().to_hex().to_string()
+    }
+
+    /// What each source gives to train on, in order.
+    pub fn train_sizes(&self) -> Vec<Size> {
+        self.train.iter().map(Size::of).collect()
+    }
+
+    /// What is held out, or was given to evaluate on.
+    pub fn validation_size(&self) -> Size {
+        self.validation.iter().map(Size::of).fold(Size::default(), |sum, size| Size {
+            documents: sum.documents + size.documents,
+            tokens: sum.tokens + size.tokens,
+            valid: sum.valid + size.valid,
+            inputs: sum.inputs + size.inputs,
+            samples: sum.samples + size.samples,
+        })
+    }
+
+    /// Where the training sample with this number comes from.
+    pub fn pick(&self, number: u64) -> Pick {
+        self.mixture.pick(number)
+    }
+
+    /// Targets of a training sample that are not [`IGNORE`](crate::IGNORE), without a look at its tokens.
+    pub fn train_valid(&self, number: u64) -> u64 {
+        let pick = self.pick(number);
+        self.train[pick.source].valid_targets(pick.sample)
+    }
+
+    /// Writes the training sample with this number: inputs, the token after each or [`IGNORE`](crate::IGNORE), and
+    /// positions. A position counts from the start of the document, or from the start of the sample where the document
+    /// began before it; so what is to see each other are the tokens since the last position 0. Padding counts
+    /// like a document.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Prepared`] if a file was damaged.
+    ///
+    /// # Panics
+    ///
+    /// If a slice does not have [`sequence_length`](Dataset::sequence_length) elements.
+    pub fn fill_train(
+        &self,
+        number: u64,
+        tokens: &mut [i32],
+        targets: &mut [i32],
+        positions: &mut [i32],
+    ) -> Result<(), DataError> {
+        let pick = self.pick(number);
+        self.train[pick.source].fill(pick.sample, tokens, targets, positions)
+    }
+
+    /// Samples to evaluate on; 0 if nothing is held out.
+    pub fn validation_samples(&self) -> u64 {
+        self.validation_firsts.last().copied().unwrap_or(0)
+    }
+
+    /// Targets of an evaluation sample that are not [`IGNORE`](crate::IGNORE); 0 past the last.
+    pub fn validation_valid(&self, number: u64) -> u64 {
+        let Some((part, sample)) = self.validation_place(number) else { return 0 };
+        part.valid_targets(sample)
+    }
+
+    /// Writes an evaluation sample, as [`fill_train`](Dataset::fill_train) does. Their order is the same for all
+    /// seeds, and mixes documents and sources, so that the first few speak for all.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Prepared`] if a file was damaged.
+    ///
+    /// # Panics
+    ///
+    /// If `number` is not below [`validation_samples`](Dataset::validation_samples), or a slice does not have
+    /// [`sequence_length`](Dataset::sequence_length) elements.
+    pub fn fill_validation(
+        &self,
+        number: u64,
+        tokens: &mut [i32],
+        targets: &mut [i32],
+        positions: &mut [i32],
+    ) -> Result<(), DataError> {
+        let place = self.validation_place(number);
+        assert!(place.is_some(), "evaluation sample {number} of {}", self.validation_samples());
+        place.map_or(Ok(()), |(part, sample)| part.fill(sample, tokens, targets, positions))
+    }
+
+    fn validation_place(&self, number: u64) -> Option<(&Part, u64)> {
+        let all = self.validation_samples();
+        if number >= all {
+            return None;
+        }
+        let sample = Order::over_some(0, all).window(number);
+        let part = self.validation_firsts.partition_point(|&first| first <= sample) - 1;
+        Some((&self.validation[part], sample - self.validation_firsts[part]))
+    }
+
+    /// A hash, in hexadecimal, of all that the samples depend on but the seed: equal if and only if tokens,
+    /// documents, weights and cut are. A resumed run compares it to learn whether its data changed. It comes from the
+    /// manifests, so it costs nothing.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
     }
 }
 
-/// The training and the validation part of a corpus.
-fn split(corpus: Corpus, share: f64, end_of_document: Option<u32>) -> (Part, Part) {
-    let lengths: Vec<usize> = corpus.documents.iter().map(|document| document.tokens.len()).collect();
-    let holdout = holdout::choose(&lengths, share);
-    let mut train = Part::with_capacity(lengths.iter().sum::<usize>() + lengths.len());
-    let mut validation = Part::with_capacity(0);
-    // By value, so that each document is freed as soon as it is copied.
-    for (index, document) in corpus.documents.into_iter().enumerate() {
-        match &holdout {
-            Holdout::Documents(held) if held[index] => validation.append(&document.tokens, end_of_document),
-            Holdout::Tail { document: longest, tokens } if *longest == index => {
-                let (head, tail) = document.tokens.split_at(document.tokens.len() - tokens);
-                train.append(head, end_of_document);
-                validation.append(tail, end_of_document);
-            }
-            _ => train.append(&document.tokens, end_of_document),
+/// How much a part of the data is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Size {
+    /// Documents, or pieces of one that was split.
+    pub documents: u64,
+    /// Tokens, end-of-document tokens included.
+    pub tokens: u64,
+    /// Tokens that are predicted: all but the first of each document.
+    pub valid: u64,
+    /// Tokens that are inputs: all but those at the end of a document for which there was no room, which are targets
+    /// only.
+    pub inputs: u64,
+    /// Samples.
+    pub samples: u64,
+}
+
+impl Size {
+    fn of(part: &Part) -> Size {
+        let (documents, tokens) = (part.documents(), part.tokens());
+        Size { documents, tokens, valid: part.valid(), inputs: part.inputs(), samples: part.samples() }
+    }
+
+    /// Share of the samples' positions that are padding, with samples of this length.
+    pub fn padding(&self, sequence_length: usize) -> f64 {
+        let room = self.samples as f64 * sequence_length as f64;
+        if room == 0.0 { 0.0 } else { 1.0 - self.inputs as f64 / room }
+    }
+}
+
+/// What is left to train on, and what is held out.
+fn split(data: &Prepared, share: f64) -> (Selection, Option<Selection>) {
+    let length = |document| {
+        let extent = data.extent(document);
+        extent.end - extent.start
+    };
+    match holdout::choose(data.documents(), &length, data.manifest().tokens, share) {
+        Holdout::Nothing => (Selection::All, None),
+        Holdout::Documents(held) => {
+            let held = Arc::new(held);
+            (Selection::Without(Arc::clone(&held)), Some(Selection::Within(held)))
+        }
+        Holdout::Tail { document, tokens } => {
+            let at = length(document) - tokens;
+            (Selection::Head(document, at), Some(Selection::Tail(document, at)))
         }
     }
-    (train, validation)
+}
+
+fn fingerprint(sources: &[(Arc<Prepared>, f64)], evaluation: Option<&Prepared>, cut: &Cut) -> String {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&(cut.sequence_length as u64).to_le_bytes());
+    hasher.update(&[u8::from(cut.packing == Packing::Packed)]);
+    hasher.update(&cut.validation.to_le_bytes());
+    hasher.update(&(sources.len() as u64).to_le_bytes());
+    for (data, weight) in sources {
+        // The weight of a single source changes nothing.
+        let weight = if sources.len() == 1 { 1.0 } else { *weight };
+        hasher.update(&weight.to_le_bytes());
+        hasher.update(data.manifest().content().as_bytes());
+    }
+    if let Some(data) = evaluation {
+        hasher.update(data.manifest().content().as_bytes());
+    }
+    hasher.finalize().to_hex().to_string()
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::PathBuf;
-
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::{Document, IGNORE};
-
-    const END: u32 = 900;
-
-    /// A corpus whose documents have these token counts, and whose tokens are numbered through.
-    fn corpus(lengths: &[usize]) -> Corpus {
-        let mut next = 1;
-        let documents = lengths.iter().enumerate().map(|(index, &length)| {
-            let tokens = (next..next + length as u32).collect();
-            next += length as u32;
-            Document { path: PathBuf::from(format!("{index}.txt")), tokens }
-        });
-        Corpus { documents: documents.collect(), skipped_empty: 0 }
-    }
-
-    #[test]
-    fn without_a_share_all_is_trained_on() {
-        let dataset = Dataset::new(corpus(&[3, 2]), 0.0, 4, Some(END)).unwrap();
-        assert_eq!((dataset.train_tokens(), dataset.train_documents(), dataset.train_windows()), (7, 2, 2));
-        assert_eq!((dataset.validation_tokens(), dataset.validation_windows()), (0, 0));
-        assert_eq!(dataset.max_token(), END);
-        let (mut tokens, mut targets) = ([0; 4], [0; 4]);
-        dataset.fill_train(1, &mut tokens, &mut targets);
-        assert_eq!((tokens, targets), ([4, 5, 900, 0], [5, 900, IGNORE, IGNORE]));
-        assert_eq!((dataset.train_valid_targets(0), dataset.train_valid_targets(1)), (4, 2));
-    }
-
-    #[test]
-    fn one_document_is_split_at_its_end() {
-        let dataset = Dataset::new(corpus(&[10]), 0.2, 4, None).unwrap();
-        let (mut tokens, mut targets) = ([0; 4], [0; 4]);
-        dataset.fill_validation(0, &mut tokens, &mut targets);
-        assert_eq!((tokens, targets), ([9, 10, 0, 0], [10, -1, -1, -1]));
-        assert_eq!(dataset.validation_valid_targets(0), 1);
-        assert_eq!((dataset.train_tokens(), dataset.validation_tokens()), (8, 2));
-        assert_eq!((dataset.train_documents(), dataset.validation_documents()), (1, 1));
-    }
-
-    #[test]
-    fn what_cannot_be_cut_is_refused() {
-        for share in [-0.1, 1.0, f64::NAN, f64::INFINITY] {
-            let refused = Dataset::new(corpus(&[10]), share, 4, None);
-            assert!(matches!(refused, Err(DataError::ValidationShare { .. })), "{share}");
-        }
-        let refused = |lengths: &[usize], share, length, end| {
-            Dataset::new(corpus(lengths), share, length, end).unwrap_err()
-        };
-        assert!(matches!(refused(&[10], 0.1, 0, None), DataError::SequenceLength));
-        assert!(matches!(refused(&[1], 0.0, 4, None), DataError::TrainTooShort { tokens: 1 }));
-        assert!(matches!(refused(&[], 0.1, 4, None), DataError::TrainTooShort { tokens: 0 }));
-        assert!(matches!(refused(&[10], 0.01, 4, None), DataError::ValidationTooShort { tokens: 0, .. }));
-        assert!(matches!(refused(&[10], 0.1, 4, None), DataError::ValidationTooShort { tokens: 1, .. }));
-        assert!(
-            matches!(refused(&[4], 0.0, 4, Some(1 << 31)), DataError::TokenTooLarge { token } if token == 1 << 31)
-        );
-        let refused = Dataset::new(corpus(&[10]), 0.01, 4, Some(END));
-        // An end of document alone is no sample.
-        assert!(matches!(refused, Err(DataError::ValidationTooShort { tokens: 1, .. })));
-    }
-
-    #[test]
-    fn the_fingerprint_changes_with_tokens_split_and_length() {
-        let make = |lengths: &[usize], share, length, end| {
-            Dataset::new(corpus(lengths), share, length, end).unwrap().fingerprint()
-        };
-        let base = make(&[20, 20], 0.2, 4, Some(END));
-        assert_eq!(base, make(&[20, 20], 0.2, 4, Some(END)));
-        assert_eq!(base.len(), 64);
-        for other in [
-            make(&[20, 21], 0.2, 4, Some(END)),
-            make(&[20, 20], 0.3, 4, Some(END)),
-            make(&[20, 20], 0.2, 5, Some(END)),
-            make(&[20, 20], 0.2, 4, None),
-        ] {
-            assert_ne!(base, other);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn each_token_is_in_one_part(
-            lengths in prop::collection::vec(3_usize..60, 2..20),
-            share in 0.1_f64..0.5,
-        ) {
-            let total: usize = lengths.iter().sum();
-            let dataset = Dataset::new(corpus(&lengths), share, 7, Some(9999)).unwrap();
-            let parts = [&dataset.train, &dataset.validation];
-            let mut seen: Vec<i32> = parts.iter().flat_map(|part| part.tokens()).copied().collect();
-            seen.retain(|&token| token != 9999);
-            seen.sort_unstable();
-            prop_assert_eq!(seen, (1..=total as i32).collect::<Vec<_>>());
-            for part in parts {
-                let mut own = part.tokens().to_vec();
-                own.retain(|&token| token != 9999);
-                prop_assert!(own.is_sorted());
-                prop_assert_eq!(part.tokens().len() - own.len(), part.documents());
-            }
-        }
-    }
-}
+mod tests;

@@ -47,14 +47,16 @@ pub enum DataError {
         /// What the tokenizer said.
         reason: String,
     },
-    /// The tokenizer refused a file of the corpus.
+    /// The tokenizer refused a document.
     #[error(
-        "the tokenizer cannot encode {}: {reason}; use a tokenizer that covers it, or \"bytes\"",
+        "the tokenizer cannot encode {}{place}: {reason}; use a tokenizer that covers it, or \"bytes\"",
         path.display()
     )]
     EncodeFile {
-        /// File of the corpus.
+        /// File of the data.
         path: PathBuf,
+        /// Where in it the document begins, as `, line 3`; empty if it is the file.
+        place: String,
         /// What the tokenizer said.
         reason: String,
     },
@@ -86,7 +88,7 @@ pub enum DataError {
         /// Folder that relative globs start from.
         base: PathBuf,
     },
-    /// A file or folder of the corpus cannot be read.
+    /// A file or folder of the data cannot be read.
     #[error("cannot read {}: {reason}; make it readable or narrow the data globs", path.display())]
     Unreadable {
         /// File or folder that was opened.
@@ -94,24 +96,112 @@ pub enum DataError {
         /// What the operating system said.
         reason: io::Error,
     },
-    /// A file of the corpus is not text.
+    /// A file of the data is not text.
     #[error(
         "{} is not UTF-8 text: {reason} at byte offset {offset}; convert it or narrow the data globs",
         path.display()
     )]
     NotText {
-        /// File of the corpus.
+        /// File of the data.
         path: PathBuf,
-        /// Bytes before the first fault.
-        offset: usize,
+        /// Bytes before the first fault, in the text as unpacked.
+        offset: u64,
         /// What stands there.
         reason: &'static str,
     },
-    /// The files of the corpus hold no token.
+    /// A line or row has no text where it should.
+    #[error(
+        "{}{place}: {reason}; name the field that holds the text (data.field), or correct the file",
+        path.display()
+    )]
+    Record {
+        /// File of the data.
+        path: PathBuf,
+        /// Where in it, as `, line 3`.
+        place: String,
+        /// What is wrong there.
+        reason: String,
+    },
+    /// A packed file cannot be unpacked.
+    #[error("cannot unpack {} as {packing}: {reason}; restore the file, or name it by what it is", path.display())]
+    Unpack {
+        /// File of the data.
+        path: PathBuf,
+        /// What its name says that it is packed with.
+        packing: &'static str,
+        /// What the unpacker said.
+        reason: io::Error,
+    },
+    /// A Parquet file cannot be read.
+    #[error(
+        "cannot read the Parquet file {}: {reason}; name a column of strings (data.field), in a file packed with \
+         snappy, gzip, zstd or not at all",
+        path.display()
+    )]
+    Parquet {
+        /// File of the data.
+        path: PathBuf,
+        /// What the reader said.
+        reason: String,
+    },
+    /// A file was written to while it was read.
+    #[error("{} changed while it was being read; try again when nothing writes to it", path.display())]
+    Changed {
+        /// File of the data.
+        path: PathBuf,
+    },
+    /// The files of the data hold no token.
     #[error("there is no text: of {files} matched file(s) none holds a token; add text to the data globs")]
     NoTokens {
         /// Files that the globs matched.
         files: usize,
+    },
+    /// A file or folder of prepared data is not what it should be.
+    #[error(
+        "{} is not usable prepared data: {reason}; delete its folder and prepare the data again \
+         (memwall data prepare)",
+        path.display()
+    )]
+    Prepared {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Prepared data was made with another tokenizer.
+    #[error(
+        "{} was prepared with the tokenizer {theirs}, the job has {ours}; give the job that tokenizer, or prepare \
+         the data with the job's",
+        folder.display()
+    )]
+    OtherTokenizer {
+        /// Folder of the prepared data.
+        folder: PathBuf,
+        /// Hash of its tokenizer, and its end of document.
+        theirs: String,
+        /// Hash of the job's.
+        ours: String,
+    },
+    /// There is something where prepared data is to be written.
+    #[error("{} exists already; choose another folder, or delete it", path.display())]
+    Exists {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A source of a mixture has no share of the samples.
+    #[error(
+        "source {source_number} of the mixture has the weight {weight} of {sum} in all: that is less than one sample \
+         in {block}; give it more weight or leave it out"
+    )]
+    Weight {
+        /// Number of the source, from 0.
+        source_number: usize,
+        /// Its weight.
+        weight: f64,
+        /// Sum of all weights.
+        sum: f64,
+        /// Samples that are shared out at a time.
+        block: u64,
     },
     /// The validation share is not a share.
     #[error("the validation share is {share}, expected 0 (no validation) or a number above 0 and below 1")]
@@ -130,23 +220,23 @@ pub enum DataError {
     },
     /// The training part is too short for one sample.
     #[error(
-        "the training part has {tokens} token(s), a sample needs at least 2; \
+        "the training part has {tokens} token(s), a sample needs at least 2 of one document; \
          add text or lower the validation share"
     )]
     TrainTooShort {
         /// Tokens of the training part, end-of-document tokens included.
-        tokens: usize,
+        tokens: u64,
     },
     /// The validation part is too short for one sample.
     #[error(
-        "a validation share of {share} holds out {tokens} token(s), a sample needs at least 2; \
+        "a validation share of {share} holds out {tokens} token(s), a sample needs at least 2 of one document; \
          add text, raise the share, or set it to 0 to train without validation"
     )]
     ValidationTooShort {
         /// The share that was asked for.
         share: f64,
         /// Tokens held out, end-of-document tokens included.
-        tokens: usize,
+        tokens: u64,
     },
     /// There is nothing to order.
     #[error("an order over 0 windows was asked for; a dataset has at least 1")]

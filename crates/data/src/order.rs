@@ -29,9 +29,9 @@ impl Order {
     }
 
     /// An order over the windows of a part that is known to have some.
-    pub(crate) fn over_some(seed: u64, windows: usize) -> Order {
+    pub(crate) fn over_some(seed: u64, windows: u64) -> Order {
         debug_assert!(windows > 0);
-        Order { seed, windows: windows as u64 }
+        Order { seed, windows }
     }
 
     /// The seed.
@@ -52,17 +52,21 @@ impl Order {
     /// The window, below [`windows`](Order::windows), of the sample with this global number. Within an
     /// epoch no window repeats.
     pub fn window(&self, sample: u64) -> u64 {
-        let key = mix(mix(self.seed) ^ self.epoch(sample));
-        let half_bits = half_bits(self.windows);
-        // Cycle walking: the network permutes a power of four that may exceed the number of windows.
-        // Following its cycle until it is back below that number permutes just the windows, and the walk
-        // ends since the cycle contains the start. The domain is below 4 * windows, so it is short.
-        let mut window = sample % self.windows;
-        loop {
-            window = feistel(window, half_bits, key);
-            if window < self.windows {
-                return window;
-            }
+        permuted(sample % self.windows, self.windows, mix(mix(self.seed) ^ self.epoch(sample)))
+    }
+}
+
+/// Where a permutation of the integers below `count` takes one of them; the key says which permutation.
+pub(crate) fn permuted(value: u64, count: u64, key: u64) -> u64 {
+    let half_bits = half_bits(count);
+    // Cycle walking: the network permutes a power of four that may exceed the count. Following its cycle until it is
+    // back below that permutes just the integers below it, and the walk ends since the cycle contains the start. The
+    // domain is below 4 * count, so it is short.
+    let mut value = value;
+    loop {
+        value = feistel(value, half_bits, key);
+        if value < count {
+            return value;
         }
     }
 }

@@ -1,149 +1,279 @@
-//! One part of a dataset: a stream of tokens cut into windows.
+//! One part of a source, to train on or to evaluate on: its documents cut into samples of one length.
+
+use std::sync::Arc;
+
+use crate::{DataError, Prepared, holdout::Bits};
 
 /// The target of a position that has no next token; a loss must leave such positions out.
 pub const IGNORE: i32 = -1;
 
-/// The input token of a position past the end of the stream.
+/// The input token of a position past the end of the data. Its target says that it is none; the same id may well be
+/// a real token elsewhere.
 const PADDING: i32 = 0;
 
-/// A stream of tokens that is read in windows of a given length. Window *w* of length *T* has the inputs
-/// `w * T .. (w + 1) * T` of the stream, and as targets the token after each.
+/// Documents between two marks: an index of a few bytes for each hundred documents stays in memory for any corpus,
+/// and to walk over as many costs less than to read a sample.
+const STRIDE: u64 = 128;
+
+/// How documents become samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Packing {
+    /// Documents lie one behind the other without gaps; a sample is the next *T* tokens. Nothing is predicted across
+    /// documents, and positions begin anew at each.
+    Packed,
+    /// A sample holds tokens of one document and padding; a document longer than *T* becomes several samples.
+    Documents,
+}
+
+/// Which documents belong to a part.
+#[derive(Debug, Clone)]
+pub(crate) enum Selection {
+    /// All.
+    All,
+    /// Those in the set.
+    Within(Arc<Bits>),
+    /// Those not in the set.
+    Without(Arc<Bits>),
+    /// All, but of this one only the tokens before this many.
+    Head(u64, u64),
+    /// Of this one the tokens from this many on, and nothing else.
+    Tail(u64, u64),
+}
+
+/// Documents of a source, cut into samples of *T* input tokens.
 #[derive(Debug)]
 pub(crate) struct Part {
-    /// Documents joined, each followed by the end-of-document token if there is one. Samples are signed,
-    /// hence the stream is, so that filling is a copy.
-    tokens: Vec<i32>,
-    /// Documents that were joined.
-    documents: usize,
+    data: Arc<Prepared>,
+    selection: Selection,
+    packing: Packing,
+    length: u64,
+    /// For every [`STRIDE`]th document, what there is before it.
+    marks: Vec<Mark>,
+    all: Mark,
+    tokens: u64,
+    inputs: u64,
+}
+
+/// What lies before a document.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Mark {
+    /// Documents of the part.
+    documents: u64,
+    /// Packed: tokens of the part; otherwise samples.
+    units: u64,
+}
+
+/// A document of the part, found by a unit in it.
+struct Found {
+    index: u64,
+    before: Mark,
 }
 
 impl Part {
-    /// An empty part with room for `capacity` tokens.
-    pub(crate) fn with_capacity(capacity: usize) -> Part {
-        Part { tokens: Vec::with_capacity(capacity), documents: 0 }
+    /// Cuts the selected documents into samples of `length` input tokens, at least 1.
+    pub(crate) fn new(data: Arc<Prepared>, selection: Selection, packing: Packing, length: u64) -> Part {
+        let mut part = Part {
+            data,
+            selection,
+            packing,
+            length,
+            marks: Vec::new(),
+            all: Mark::default(),
+            tokens: 0,
+            inputs: 0,
+        };
+        for document in 0..part.data.documents() {
+            if document % STRIDE == 0 {
+                part.marks.push(part.all);
+            }
+            let before = part.all;
+            part.all = part.after(document, before);
+            let tokens = part.extent(document).1;
+            part.tokens += tokens;
+            part.inputs += tokens.min((part.all.units - before.units) * length);
+        }
+        if packing == Packing::Packed {
+            part.inputs = part.tokens.min(part.samples() * length);
+        }
+        part
     }
 
-    /// Appends a document and what stands after it. The ids must be at most `i32::MAX`.
-    pub(crate) fn append(&mut self, document: &[u32], end_of_document: Option<u32>) {
-        self.tokens.extend(document.iter().chain(&end_of_document).map(|&token| token as i32));
-        self.documents += 1;
+    /// Where the tokens of a document begin in the source, and how many belong to the part, maybe none.
+    fn extent(&self, document: u64) -> (u64, u64) {
+        let whole = self.data.extent(document);
+        let length = whole.end - whole.start;
+        let (start, end) = match &self.selection {
+            Selection::All => (0, length),
+            Selection::Within(set) => (0, if set.contains(document) { length } else { 0 }),
+            Selection::Without(set) => (0, if set.contains(document) { 0 } else { length }),
+            Selection::Head(cut, at) => (0, if document == *cut { *at } else { length }),
+            Selection::Tail(cut, at) if document == *cut => (*at, length),
+            Selection::Tail(..) => (0, 0),
+        };
+        (whole.start + start, end - start)
     }
 
-    /// The stream.
-    pub(crate) fn tokens(&self) -> &[i32] {
-        &self.tokens
+    /// What lies before the document after this one.
+    fn after(&self, document: u64, before: Mark) -> Mark {
+        let (_, length) = self.extent(document);
+        let units = match self.packing {
+            Packing::Packed => length,
+            // The last token of a document is a target only, unless there is room for it.
+            Packing::Documents => length.saturating_sub(1).div_ceil(self.length),
+        };
+        Mark { documents: before.documents + u64::from(length > 0), units: before.units + units }
     }
 
-    /// Documents in the stream.
-    pub(crate) fn documents(&self) -> usize {
-        self.documents
+    /// The document that has a unit, which must exist.
+    fn find(&self, unit: u64) -> Found {
+        let mark = self.marks.partition_point(|mark| mark.units <= unit) - 1;
+        let (mut index, mut before) = (mark as u64 * STRIDE, self.marks[mark]);
+        loop {
+            let after = self.after(index, before);
+            if after.units > unit {
+                return Found { index, before };
+            }
+            (index, before) = (index + 1, after);
+        }
     }
 
-    /// Positions of the stream that have a next token.
-    fn positions(&self) -> usize {
-        self.tokens.len().saturating_sub(1)
+    /// Documents of the part, or pieces of one.
+    pub(crate) fn documents(&self) -> u64 {
+        self.all.documents
     }
 
-    /// Windows of `length` inputs; every token is in at least one.
-    pub(crate) fn windows(&self, length: usize) -> usize {
-        self.positions().div_ceil(length)
+    /// Tokens of the part.
+    pub(crate) fn tokens(&self) -> u64 {
+        self.tokens
     }
 
-    /// Targets of the window that are not [`IGNORE`]; 0 past the last window.
-    pub(crate) fn valid_targets(&self, window: usize, length: usize) -> usize {
-        self.positions().saturating_sub(window.saturating_mul(length)).min(length)
+    /// Input tokens of all samples, padding left out.
+    pub(crate) fn inputs(&self) -> u64 {
+        self.inputs
     }
 
-    /// Writes inputs and targets of a window.
+    /// Targets of all samples.
+    pub(crate) fn valid(&self) -> u64 {
+        self.tokens - self.all.documents
+    }
+
+    /// Samples. There are none without a token to predict.
+    pub(crate) fn samples(&self) -> u64 {
+        match self.packing {
+            _ if self.valid() == 0 => 0,
+            // A last token alone in a sample would be an input for nothing.
+            Packing::Packed => (self.all.units - 1).div_ceil(self.length),
+            Packing::Documents => self.all.units,
+        }
+    }
+
+    /// Targets of a sample that are not [`IGNORE`], from the index alone; 0 past the last sample.
+    pub(crate) fn valid_targets(&self, sample: u64) -> u64 {
+        if sample >= self.samples() {
+            return 0;
+        }
+        match self.packing {
+            Packing::Packed => {
+                let start = sample * self.length;
+                let end = (start + self.length).min(self.all.units);
+                // Each token has a target but the last of a document.
+                end - start - (self.documents_before(end) - self.documents_before(start))
+            }
+            Packing::Documents => {
+                let Found { index, before } = self.find(sample);
+                let (_, length) = self.extent(index);
+                (length - 1 - (sample - before.units) * self.length).min(self.length)
+            }
+        }
+    }
+
+    /// Documents that end within the first `tokens` tokens of the packed stream.
+    fn documents_before(&self, tokens: u64) -> u64 {
+        if tokens >= self.all.units { self.all.documents } else { self.find(tokens).before.documents }
+    }
+
+    /// Writes inputs, targets and positions of a sample, *T* of each.
+    ///
+    /// # Errors
+    ///
+    /// [`DataError::Prepared`] if the source is damaged.
     ///
     /// # Panics
     ///
-    /// If there is no such window, or the slices differ in length.
-    pub(crate) fn fill(&self, window: usize, tokens: &mut [i32], targets: &mut [i32]) {
-        let length = tokens.len();
-        assert_eq!(targets.len(), length, "as many targets as tokens are needed");
-        assert!(window < self.windows(length), "window {window} of {}", self.windows(length));
-        let stream = &self.tokens[window * length..];
-        let inputs = stream.len().min(length);
-        tokens[..inputs].copy_from_slice(&stream[..inputs]);
-        tokens[inputs..].fill(PADDING);
-        let valid = (stream.len() - 1).min(length);
-        targets[..valid].copy_from_slice(&stream[1..=valid]);
-        targets[valid..].fill(IGNORE);
+    /// If there is no such sample, or a slice does not have *T* elements.
+    pub(crate) fn fill(
+        &self,
+        sample: u64,
+        tokens: &mut [i32],
+        targets: &mut [i32],
+        positions: &mut [i32],
+    ) -> Result<(), DataError> {
+        let lengths = [tokens.len() as u64, targets.len() as u64, positions.len() as u64];
+        assert_eq!(
+            lengths, [self.length; 3],
+            "a sample has a certain number of tokens, targets and positions"
+        );
+        assert!(sample < self.samples(), "sample {sample} of {}", self.samples());
+        let (Found { mut index, .. }, mut skipped) = match self.packing {
+            Packing::Packed => {
+                let found = self.find(sample * self.length);
+                let skipped = sample * self.length - found.before.units;
+                (found, skipped)
+            }
+            Packing::Documents => {
+                let found = self.find(sample);
+                let skipped = (sample - found.before.units) * self.length;
+                (found, skipped)
+            }
+        };
+        let mut filled = 0;
+        while filled < tokens.len() && index < self.data.documents() {
+            let (start, length) = self.extent(index);
+            let count = (length - skipped).min((tokens.len() - filled) as u64) as usize;
+            if count > 0 {
+                let end = filled + count;
+                self.piece(
+                    start + skipped,
+                    skipped + (count as u64) < length,
+                    &mut tokens[filled..end],
+                    &mut targets[filled..end],
+                )?;
+                count_up(&mut positions[filled..end]);
+                filled = end;
+                if self.packing == Packing::Documents {
+                    break;
+                }
+            }
+            (index, skipped) = (index + 1, 0);
+        }
+        tokens[filled..].fill(PADDING);
+        targets[filled..].fill(IGNORE);
+        // As if the padding were a document of its own.
+        count_up(&mut positions[filled..]);
+        Ok(())
+    }
+
+    /// Copies tokens that lie from `start` on in the source and their targets. Whether the document goes `on`
+    /// after them decides what the last target is: where a token stands says that, never which it is.
+    fn piece(&self, start: u64, on: bool, tokens: &mut [i32], targets: &mut [i32]) -> Result<(), DataError> {
+        self.data.copy(start, tokens)?;
+        let last = targets.len() - 1;
+        targets[..last].copy_from_slice(&tokens[1..]);
+        if on {
+            self.data.copy(start + tokens.len() as u64, &mut targets[last..])
+        } else {
+            targets[last] = IGNORE;
+            Ok(())
+        }
+    }
+}
+
+/// 0, 1, 2 and so on.
+fn count_up(positions: &mut [i32]) {
+    for (position, number) in positions.iter_mut().zip(0..) {
+        *position = number;
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn part(tokens: usize) -> Part {
-        let mut part = Part::with_capacity(tokens);
-        part.append(&(1..=tokens as u32).collect::<Vec<_>>(), None);
-        part
-    }
-
-    fn window(part: &Part, window: usize, length: usize) -> (Vec<i32>, Vec<i32>) {
-        let (mut tokens, mut targets) = (vec![77; length], vec![77; length]);
-        part.fill(window, &mut tokens, &mut targets);
-        (tokens, targets)
-    }
-
-    #[test]
-    fn the_last_window_is_padded() {
-        let part = part(6);
-        assert_eq!(part.windows(4), 2);
-        assert_eq!(window(&part, 0, 4), (vec![1, 2, 3, 4], vec![2, 3, 4, 5]));
-        assert_eq!(window(&part, 1, 4), (vec![5, 6, 0, 0], vec![6, -1, -1, -1]));
-    }
-
-    #[test]
-    fn a_last_token_that_is_only_a_target_needs_no_window() {
-        let part = part(5);
-        assert_eq!(part.windows(4), 1);
-        assert_eq!(window(&part, 0, 4), (vec![1, 2, 3, 4], vec![2, 3, 4, 5]));
-    }
-
-    #[test]
-    fn the_end_of_document_follows_each_document() {
-        let mut part = Part::with_capacity(0);
-        part.append(&[1, 2], Some(9));
-        part.append(&[3], Some(9));
-        assert_eq!((part.tokens(), part.documents()), (&[1, 2, 9, 3, 9][..], 2));
-    }
-
-    #[test]
-    fn fewer_than_two_tokens_make_no_window() {
-        assert_eq!(part(1).windows(4), 0);
-        assert_eq!(Part::with_capacity(0).windows(4), 0);
-        assert_eq!(part(1).valid_targets(0, 4), 0);
-        assert_eq!(part(9).valid_targets(usize::MAX, 4), 0);
-    }
-
-    #[test]
-    #[should_panic(expected = "window 2 of 2")]
-    fn a_window_past_the_last_is_refused() {
-        window(&part(6), 2, 4);
-    }
-
-    proptest! {
-        #[test]
-        fn windows_hold_every_token_once_as_a_target(tokens in 2_usize..200, length in 1_usize..40) {
-            let part = part(tokens);
-            let mut inputs = Vec::new();
-            let mut targets = Vec::new();
-            for index in 0..part.windows(length) {
-                let (window_inputs, window_targets) = window(&part, index, length);
-                let valid = window_targets.iter().filter(|&&target| target != IGNORE).count();
-                prop_assert_eq!(valid, part.valid_targets(index, length));
-                prop_assert!(valid > 0);
-                inputs.extend(window_inputs);
-                targets.extend(window_targets.into_iter().filter(|&target| target != IGNORE));
-            }
-            prop_assert_eq!(&targets, &part.tokens()[1..]);
-            prop_assert_eq!(&inputs[..tokens - 1], &part.tokens()[..tokens - 1]);
-        }
-    }
-}
+mod tests;

@@ -1,6 +1,7 @@
 //! Text to token ids and back.
 
 mod bytes;
+mod cuts;
 mod hf;
 
 use std::{
@@ -10,6 +11,7 @@ use std::{
 
 use crate::DataError;
 use bytes::ByteStream;
+pub(crate) use cuts::Cuts;
 use hf::{HfStream, HfTokenizer};
 
 /// The file that a Hugging Face tokenizer is defined by.
@@ -88,6 +90,22 @@ impl Tokenizer {
         match &self.0 {
             Kind::Bytes => Ok(text.bytes().map(u32::from).collect()),
             Kind::Hf(tokenizer) => tokenizer.encode(text),
+        }
+    }
+
+    /// What the tokens depend on: the blake3 hash of the tokenizer.json in hexadecimal, or `"bytes"`.
+    pub fn hash(&self) -> String {
+        match &self.0 {
+            Kind::Bytes => "bytes".into(),
+            Kind::Hf(tokenizer) => tokenizer.hash(),
+        }
+    }
+
+    /// Where a text may be cut so that its parts have the tokens of the whole.
+    pub(crate) fn cuts(&self) -> Cuts {
+        match &self.0 {
+            Kind::Bytes => Cuts::Anywhere,
+            Kind::Hf(tokenizer) => tokenizer.cuts(),
         }
     }
 
@@ -203,5 +221,7 @@ fn tokenizer_config(end_of_document: Option<&str>) -> String {
     format!("{config:#}\n")
 }
 
+#[cfg(test)]
+mod cuts_tests;
 #[cfg(test)]
 mod tests;

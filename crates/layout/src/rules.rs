@@ -76,6 +76,12 @@ pub fn columns(x: &Placements) -> Out {
     Placements::per_axis("columns", [x], |[p]| (p != Shard(1)).then_some(p))
 }
 
+/// Random zeros, a function of the place within a whole sequence: columns that are sharded would draw the zeros of
+/// the first ones. A sum that is owed loses the same terms on every rank.
+pub fn dropout(x: &Placements) -> Out {
+    Placements::per_axis("dropout", [x], |[p]| (p != Shard(1)).then_some(p))
+}
+
 /// Elementwise and not linear (activations, products): a partial operand is refused.
 pub fn elementwise<const N: usize>(operation: &'static str, operands: [&Placements; N]) -> Out {
     Placements::per_axis(operation, operands, |p| {
@@ -165,5 +171,53 @@ mod tests {
         assert!(rowwise("rms_norm", &tp(Partial), &tp(Replicated)).is_err());
         assert!(add(&tp(Partial), &tp(Replicated)).is_err());
         assert!(add(&tp(Partial), &tp(Partial)).is_ok());
+    }
+
+    #[test]
+    fn a_bias_is_cut_as_the_columns_are_and_never_added_to_a_sum_that_is_owed() {
+        assert_eq!(bias(&tp(Replicated), &tp(Replicated)).unwrap().on(Axis::Tp), Replicated);
+        assert_eq!(bias(&tp(Shard(0)), &tp(Replicated)).unwrap().on(Axis::Tp), Shard(0));
+        assert_eq!(bias(&tp(Shard(1)), &tp(Shard(0))).unwrap().on(Axis::Tp), Shard(1));
+        for (x, b) in [
+            (Partial, Replicated),
+            (Partial, Partial),
+            (Replicated, Partial),
+            (Shard(1), Replicated),
+            (Shard(0), Shard(0)),
+            (Replicated, Shard(0)),
+        ] {
+            let e = bias(&tp(x), &tp(b)).unwrap_err();
+            assert_eq!((e.operation, e.axis, e.found), ("bias", Axis::Tp, vec![x, b]));
+        }
+    }
+
+    #[test]
+    fn the_gradient_of_a_bias_is_cut_as_the_bias_is_and_owed_over_sharded_tokens() {
+        for (dy, db) in
+            [(Replicated, Replicated), (Shard(0), Partial), (Shard(1), Shard(0)), (Partial, Partial)]
+        {
+            assert_eq!(bias_gradient(&tp(dy)).unwrap().on(Axis::Tp), db);
+        }
+        assert!(bias_gradient(&tp(Shard(2))).is_err());
+    }
+
+    #[test]
+    fn columns_that_are_sharded_are_neither_picked_nor_dropped() {
+        for rule in [columns, dropout] {
+            for p in [Replicated, Shard(0), Partial] {
+                assert_eq!(rule(&tp(p)).unwrap().on(Axis::Tp), p);
+            }
+            assert_eq!(rule(&tp(Shard(1))).unwrap_err().axis, Axis::Tp);
+        }
+    }
+
+    #[test]
+    fn a_matrix_that_lies_transposed_is_the_same_layer() {
+        let lying = |p| tp(p).transposed();
+        assert_eq!(linear(&tp(Replicated), &lying(Shard(1))).unwrap().on(Axis::Tp), Shard(1));
+        assert_eq!(linear(&tp(Shard(1)), &lying(Shard(0))).unwrap().on(Axis::Tp), Partial);
+        for p in [Replicated, Partial, Shard(0), Shard(1)] {
+            assert_eq!(tp(p).transposed().transposed(), tp(p));
+        }
     }
 }

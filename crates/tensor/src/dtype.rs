@@ -14,6 +14,11 @@ pub enum DType {
 }
 
 impl DType {
+    /// Whether kernels compute on it: see [`crate::Float`].
+    pub const fn is_float(self) -> bool {
+        matches!(self, DType::F32 | DType::BF16)
+    }
+
     /// Bytes of one element.
     pub const fn bytes(self) -> usize {
         match self {

@@ -14,6 +14,16 @@ pub struct ShapeError {
     pub shapes: String,
 }
 
+/// Operands whose element types an operation does not mix: a fault of the calling program.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{operation}: operands of types {types} do not go together")]
+pub struct TypeError {
+    /// Name of the operation.
+    pub operation: &'static str,
+    /// The operands' types in the operation's order.
+    pub types: String,
+}
+
 /// Why a tensor operation was not carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Error {
@@ -23,6 +33,9 @@ pub enum Error {
     /// Shapes do not fit.
     #[error(transparent)]
     Shape(#[from] ShapeError),
+    /// Element types do not go together.
+    #[error(transparent)]
+    Type(#[from] TypeError),
     /// Placements do not mix.
     #[error(transparent)]
     Placement(#[from] PlacementError),

@@ -29,7 +29,7 @@ pub use cpu::{Cpu, Family};
 pub use device::Device;
 pub use dry::Dry;
 pub use dtype::DType;
-pub use error::{Error, ShapeError};
+pub use error::{Error, ShapeError, TypeError};
 pub use float::{Float, bf16};
 pub use ledger::{Block, Event, Ledger, LedgerState, OutOfMemory};
 pub use slice::{Slice, SliceMut};

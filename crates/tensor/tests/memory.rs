@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use memwall_layout::Placements;
 use memwall_tensor::device::Memory;
-use memwall_tensor::{Category, DType, Shape, Tensor};
+use memwall_tensor::{Category, DType, Shape, Tensor, bf16};
 use proptest::prelude::*;
 
 proptest! {
@@ -17,6 +17,7 @@ proptest! {
         let mut s = Stream::new(seed);
         let (f, i) = (s.floats(n, 1e9), s.ids(n, 1 << 30));
         let l: Vec<i64> = i.iter().map(|i| (i64::from(*i) << 33) - 1).collect();
+        prop_assert_eq!(download::<_, bf16>(&device, &vector(&device, &low(&f))), low(&f));
         prop_assert_eq!(download::<_, f32>(&device, &vector(&device, &f)), f);
         prop_assert_eq!(download::<_, i32>(&device, &vector(&device, &i)), i);
         prop_assert_eq!(download::<_, i64>(&device, &vector(&device, &l)), l);

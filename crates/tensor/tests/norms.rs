@@ -3,7 +3,8 @@
 mod common;
 
 use common::*;
-use memwall_tensor::{Shape, ops};
+use memwall_tensor::ops::{NormWeights, Normed};
+use memwall_tensor::{Cpu, Shape, Tensor, ops};
 use proptest::prelude::*;
 
 const EPS: f64 = 1e-5;
@@ -19,6 +20,11 @@ fn rstd_error(dim: usize) -> f64 {
 /// takes `rstd` squared (twice its error); then comes `rstd` again, and 8 roundings on the way.
 fn dx_error(dim: usize) -> f64 {
     3.0 * rstd_error(dim) + (dim / 16 + 16) as f64 * UNIT
+}
+
+/// RMSNorm on a device.
+fn rms_norm(device: &Cpu, x: &Tensor<Cpu>, w: &Tensor<Cpu>) -> Normed<Cpu> {
+    ops::norm(device, x.view(), NormWeights { w: w.view(), b: None, eps: EPS }).unwrap()
 }
 
 /// `1 / sqrt(mean(x^2) + eps)`.
@@ -43,9 +49,7 @@ proptest! {
         let device = cpu(threads);
         let mut s = Stream::new(seed);
         let (x, w) = (s.floats(rows * dim, size), s.floats(dim, 2.0));
-        let normed =
-            ops::rms_norm(&device, matrix(&device, rows, &x).view(), vector(&device, &w).view(), EPS)
-                .unwrap();
+        let normed = rms_norm(&device, &matrix(&device, rows, &x), &vector(&device, &w));
         let r: Vec<f64> = x.chunks(dim).map(|x| rstd(&wide(x))).collect();
         let y: Vec<f64> =
             x.iter().enumerate().map(|(i, x)| f64::from(*x) * r[i / dim] * f64::from(w[i % dim])).collect();
@@ -63,9 +67,8 @@ proptest! {
         let (dy, before) = (s.floats(rows * dim, 1.0), s.floats(rows * dim, 1.0));
         let [xt, dyt, mut dxt] = [&x, &dy, &before].map(|v| matrix(&device, rows, v));
         let wt = vector(&device, &w);
-        let rt = ops::rms_norm(&device, xt.view(), wt.view(), EPS).unwrap().rstd;
-        ops::rms_norm_input_gradient(&device, xt.view(), wt.view(), rt.view(), dyt.view(), dxt.view_mut())
-            .unwrap();
+        let normed = rms_norm(&device, &xt, &wt);
+        ops::norm_input_gradient(&device, xt.view(), wt.view(), &normed, dyt.view(), dxt.view_mut()).unwrap();
 
         let (x, w, dy) = (wide(&x), wide(&w), wide(&dy));
         let (mut want, mut bound) = (Vec::new(), Vec::new());
@@ -96,9 +99,8 @@ proptest! {
         let (dy, before) = (s.floats(rows * dim, 1.0), s.floats(dim, 1.0));
         let [xt, dyt] = [&x, &dy].map(|v| matrix(&device, rows, v));
         let (wt, mut dwt) = (vector(&device, &w), vector(&device, &before));
-        let rt = ops::rms_norm(&device, xt.view(), wt.view(), EPS).unwrap().rstd;
-        ops::rms_norm_weight_gradient(&device, xt.view(), rt.view(), dyt.view(), dwt.view_mut(), accumulate)
-            .unwrap();
+        let normed = rms_norm(&device, &xt, &wt);
+        ops::norm_weight_gradient(&device, xt.view(), &normed, dyt.view(), dwt.view_mut(), accumulate).unwrap();
 
         let (x, w, dy) = (wide(&x), wide(&w), wide(&dy));
         let start = |i: usize| if accumulate { f64::from(before[i]) } else { 0.0 };
@@ -120,13 +122,7 @@ proptest! {
 #[test]
 fn a_row_of_zeros_stays_finite() {
     let device = cpu(1);
-    let normed = ops::rms_norm(
-        &device,
-        matrix(&device, 2, &[0.0; 6]).view(),
-        vector(&device, &[1.0f32; 3]).view(),
-        EPS,
-    )
-    .unwrap();
+    let normed = rms_norm(&device, &matrix(&device, 2, &[0.0; 6]), &vector(&device, &[1.0f32; 3]));
     assert_eq!(floats(&device, &normed.y), [0.0; 6]);
     assert_eq!(normed.rstd.shape(), Shape::vector(2));
     assert!(floats(&device, &normed.rstd).iter().all(|r| r.is_finite()));

@@ -1,11 +1,11 @@
-//! Clipping and AdamW against f64, and what a norm that is not finite does.
+//! Clipping and AdamW against f64, the rounded copy, and what a norm that is not finite does.
 
 mod common;
 
 use common::*;
 use memwall_tensor::device::{AdamW, Optimizer};
 use memwall_tensor::fixed::{self, Wide};
-use memwall_tensor::{Cpu, Tensor};
+use memwall_tensor::{Cpu, Tensor, bf16};
 use proptest::prelude::*;
 
 /// Factor and norm from a wide sum of squares.
@@ -16,22 +16,41 @@ fn clip(device: &Cpu, squares: Wide, limit: Option<f32>) -> Tensor<Cpu> {
     out
 }
 
-/// A parameter with its moments, on a device.
-struct State(Tensor<Cpu>, Tensor<Cpu>, Tensor<Cpu>);
+/// A parameter with its moments, on a device, and the copy that forward and backward read.
+struct State(Tensor<Cpu>, Tensor<Cpu>, Tensor<Cpu>, Option<Tensor<Cpu>>);
+
+/// In which form a gradient is.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    F32,
+    Bf16,
+    Fixed,
+}
 
 impl State {
     fn new(device: &Cpu, parameter: &[f32]) -> Self {
         let zeros = vec![0f32; parameter.len()];
-        Self(vector(device, parameter), vector(device, &zeros), vector(device, &zeros))
+        Self(vector(device, parameter), vector(device, &zeros), vector(device, &zeros), None)
+    }
+
+    /// With a copy in bf16, of what is not the parameter yet.
+    fn with_copy(mut self, device: &Cpu) -> Self {
+        self.3 = Some(vector(device, &vec![bf16::from_f32(77.0); self.0.shape().len()]));
+        self
     }
 
     fn step(&mut self, device: &Cpu, settings: AdamW, clip: &Tensor<Cpu>, gradient: &Tensor<Cpu>) {
         let (p, m, v) = (self.0.view_mut().slice, self.1.view_mut().slice, self.2.view_mut().slice);
-        device.adamw(settings, clip.view().slice, gradient.view().slice, p, m, v);
+        let rounded = self.3.as_mut().map(|copy| copy.view_mut().slice);
+        device.adamw(settings, clip.view().slice, gradient.view().slice, p, m, v, rounded);
     }
 
     fn floats(&self, device: &Cpu) -> [Vec<f32>; 3] {
         [&self.0, &self.1, &self.2].map(|t| floats(device, t))
+    }
+
+    fn copy(&self, device: &Cpu) -> Option<Vec<bf16>> {
+        self.3.as_ref().map(|copy| download(device, copy))
     }
 }
 
@@ -87,7 +106,8 @@ proptest! {
 
     #[test]
     fn adamw_follows_f64_over_several_steps(
-        n in 1usize..2500, steps in 1u64..8, in_fixed_point: bool, threads in 1usize..=3,
+        n in 1usize..2500, steps in 1u64..8, copied: bool, threads in 1usize..=3,
+        form in prop::sample::select(&[Form::F32, Form::Bf16, Form::Fixed][..]),
         limit in prop::option::of(0.1f32..2.0), rate in 1e-5f64..1e-1, weight_decay in 0.0f64..0.5,
         beta1 in 0.0f64..0.95, beta2 in 0.9f64..0.9999, seed: u64,
     ) {
@@ -95,6 +115,9 @@ proptest! {
         let mut s = Stream::new(seed);
         let start = s.floats(n, 1.0);
         let mut state = State::new(&device, &start);
+        if copied {
+            state = state.with_copy(&device);
+        }
         let mut want: Vec<Element> =
             wide(&start).iter().map(|p| Element { parameter: *p, ..Element::default() }).collect();
         for step in 1..=steps {
@@ -102,10 +125,15 @@ proptest! {
                 AdamW { learning_rate: rate / step as f64, beta1, beta2, eps: 1e-8, weight_decay, step };
             let g = s.floats(n, 0.5);
             let sums: Vec<i64> = g.iter().map(|g| fixed::from_f32(*g)).collect();
-            // Their f32 values: gradients of more than 24 bits are rounded before anything else.
-            let values: Vec<f64> =
-                sums.iter().map(|x| f64::from(*x as f32) / fixed::GRADIENT_SCALE).collect();
-            let gradient = if in_fixed_point { vector(&device, &sums) } else { vector(&device, &g) };
+            let (gradient, values) = match form {
+                Form::F32 => (vector(&device, &g), wide(&g)),
+                Form::Bf16 => (vector(&device, &low(&g)), low(&g).iter().map(|g| g.to_f64()).collect()),
+                // Their f32 values: gradients of more than 24 bits are rounded before anything else.
+                Form::Fixed => {
+                    let values = sums.iter().map(|x| f64::from(*x as f32) / fixed::GRADIENT_SCALE);
+                    (vector(&device, &sums), values.collect())
+                }
+            };
             let mut squares = vector(&device, &[0i64; Wide::LEN]);
             device.sum_squares(gradient.view().slice, squares.view_mut().slice);
             let mut factor = vector(&device, &[0f32; 2]);
@@ -113,8 +141,7 @@ proptest! {
             let clipped = f64::from(floats(&device, &factor)[0]);
             state.step(&device, settings, &factor, &gradient);
             for (i, w) in want.iter_mut().enumerate() {
-                let g = if in_fixed_point { values[i] } else { f64::from(g[i]) };
-                w.step(&settings, clipped * g);
+                w.step(&settings, clipped * values[i]);
             }
             let [p, m, v] = state.floats(&device);
             let column = |f: fn(&Element) -> f64| want.iter().map(f).collect::<Vec<_>>();
@@ -123,6 +150,7 @@ proptest! {
             let second = moment_error(&settings, beta2);
             assert_near("second moment", &v, &column(|w| w.second), |i| second * want[i].second);
             assert_near("parameter", &p, &column(|w| w.parameter), |i| want[i].error);
+            prop_assert_eq!(state.copy(&device), copied.then(|| low(&p)));
         }
     }
 
@@ -132,12 +160,12 @@ proptest! {
     ) {
         let device = cpu(2);
         let mut s = Stream::new(seed);
-        let mut state = State::new(&device, &s.floats(n, 1.0));
+        let mut state = State::new(&device, &s.floats(n, 1.0)).with_copy(&device);
         let settings =
             AdamW { learning_rate: 0.1, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, step: 1 };
         let healthy = clip(&device, Wide::of(1.0), limit);
         state.step(&device, settings, &healthy, &vector(&device, &s.floats(n, 1.0)));
-        let before = state.floats(&device);
+        let (before, copy) = (state.floats(&device), state.copy(&device));
 
         let mut sums = vec![1i64 << 50; n];
         sums[s.below(n)] = fixed::OVERFLOWED;
@@ -149,6 +177,7 @@ proptest! {
         prop_assert_eq!(floats(&device, &factor), [0.0, f32::INFINITY]);
         state.step(&device, AdamW { step: 2, ..settings }, &factor, &gradient);
         prop_assert_eq!(state.floats(&device).map(|x| bits(&x)), before.map(|x| bits(&x)));
+        prop_assert_eq!(state.copy(&device), copy);
     }
 }
 

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use memwall_tensor::device::{Loss, Optimizer};
 use memwall_tensor::fixed::{self, Wide};
-use memwall_tensor::{Cpu, Tensor, ops};
+use memwall_tensor::{Cpu, Tensor, bf16, ops};
 use proptest::prelude::*;
 
 /// Elements that are summed in f64 before integers take over.
@@ -52,13 +52,18 @@ fn leaf(x: f32) -> i128 {
     if x < 0.0 { -size } else { size }
 }
 
-/// The fixed-point sums of leaves on a device.
-fn accumulated(device: &Cpu, leaves: &[Vec<f32>]) -> Vec<i64> {
-    let mut sums = zeros(device, leaves[0].len());
-    for leaf in leaves {
-        device.accumulate_fixed(vector(device, leaf).view().slice, sums.view_mut().slice);
+/// The sums of leaves on a device, in elements of type `T`. They begin in what is not a sum yet.
+fn accumulated<T: Element>(device: &Cpu, leaves: &[Vec<f32>], before: T) -> Vec<T> {
+    let mut sums = vector(device, &vec![before; leaves[0].len()]);
+    for (i, leaf) in leaves.iter().enumerate() {
+        device.accumulate(vector(device, leaf).view().slice, sums.view_mut().slice, i == 0);
     }
     download(device, &sums)
+}
+
+/// Gradients in fixed point.
+fn fixed_sums(device: &Cpu, leaves: &[Vec<f32>]) -> Vec<i64> {
+    accumulated(device, leaves, fixed::OVERFLOWED)
 }
 
 proptest! {
@@ -136,13 +141,41 @@ proptest! {
         let mut s = Stream::new(seed);
         let mut leaves: Vec<_> = (0..leaves).map(|_| s.floats(n, 2f32.powi(exponent))).collect();
         let exact: Vec<i128> = (0..n).map(|i| leaves.iter().map(|l| leaf(l[i])).sum()).collect();
-        let got = accumulated(&device, &leaves);
+        let got = fixed_sums(&device, &leaves);
         prop_assert_eq!(got.iter().map(|x| i128::from(*x)).collect::<Vec<_>>(), exact.clone());
         // Rust rounds integers to f32 once, to even; a power of two changes no bit of the fraction.
         let rounded: Vec<f32> = exact.iter().map(|x| *x as f32 / (1u64 << 52) as f32).collect();
         prop_assert_eq!(bits(&got.iter().map(|x| fixed::to_f32(*x)).collect::<Vec<_>>()), bits(&rounded));
         s.shuffle(&mut leaves);
-        prop_assert_eq!(accumulated(&device, &leaves), got);
+        prop_assert_eq!(fixed_sums(&device, &leaves), got);
+    }
+
+    #[test]
+    fn sums_of_gradients_in_f32_and_bf16_are_rounded_leaf_by_leaf(
+        n in 1usize..300, leaves in 1usize..40, threads in 1usize..=3, seed: u64,
+    ) {
+        let device = cpu(threads);
+        let mut s = Stream::new(seed);
+        let leaves: Vec<_> = (0..leaves).map(|_| s.floats(n, 1.0)).collect();
+        let element = |i: usize| leaves.iter().map(move |l| l[i]);
+        let want: Vec<f32> = (0..n).map(|i| element(i).fold(0.0, |sum, x| sum + x)).collect();
+        prop_assert_eq!(bits(&accumulated(&device, &leaves, f32::NAN)), bits(&want));
+        let rounded = |i: usize| element(i).fold(bf16::ZERO, |sum, x| bf16::from_f32(sum.to_f32() + x));
+        let want: Vec<bf16> = (0..n).map(rounded).collect();
+        prop_assert_eq!(accumulated(&device, &leaves, bf16::NAN), want);
+    }
+
+    #[test]
+    fn squares_of_bf16_gradients_are_those_of_their_f32_values(
+        n in 1usize..3000, threads in 1usize..=3, seed: u64,
+    ) {
+        let device = cpu(threads);
+        let x = low(&Stream::new(seed).floats(n, 8.0));
+        let values: Vec<f32> = x.iter().map(|x| x.to_f32()).collect();
+        let (mut a, mut b) = (zeros(&device, Wide::LEN), zeros(&device, Wide::LEN));
+        device.sum_squares(vector(&device, &x).view().slice, a.view_mut().slice);
+        device.sum_squares(vector(&device, &values).view().slice, b.view_mut().slice);
+        prop_assert_eq!(wide_of(&device, &a), wide_of(&device, &b));
     }
 
     #[test]
@@ -162,7 +195,7 @@ proptest! {
             leaf
         });
         let leaves = [&vec![leaf; 3][..], &after].concat();
-        let sums = accumulated(&device, &leaves);
+        let sums = fixed_sums(&device, &leaves);
         for (i, x) in sums.iter().enumerate() {
             prop_assert_eq!(*x == fixed::OVERFLOWED, i == at);
         }
@@ -177,7 +210,7 @@ proptest! {
     ) {
         let device = cpu(3);
         let x = Stream::new(seed).floats(n, 8.0);
-        let sums = accumulated(&device, &[x.clone(), x.clone(), x]);
+        let sums = fixed_sums(&device, &[x.clone(), x.clone(), x]);
         let values: Vec<f32> = sums.iter().map(|x| fixed::to_f32(*x)).collect();
         let (mut a, mut b) = (zeros(&device, Wide::LEN), zeros(&device, Wide::LEN));
         device.sum_squares(vector(&device, &sums).view().slice, a.view_mut().slice);

@@ -19,6 +19,14 @@ impl JobError {
         Self { messages: vec![on_one_line(&message.into())] }
     }
 
+    /// The same problems, with `why` in parentheses after those that name `key`.
+    pub(super) fn explained(mut self, key: &str, why: &str) -> Self {
+        for message in self.messages.iter_mut().filter(|message| message.contains(key)) {
+            *message = format!("{message} ({})", on_one_line(why));
+        }
+        self
+    }
+
     /// Fails with `messages` if there are any.
     pub(super) fn if_any(messages: Vec<String>) -> Result<(), Self> {
         if messages.is_empty() {

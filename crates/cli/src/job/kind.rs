@@ -26,6 +26,9 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// One string or an array of strings, none of them empty.
     Texts,
+    /// As [`Kind::Texts`], or an array of tables with `files` (as [`Kind::Texts`]), `weight` (a number above 0) and
+    /// `field` (as [`Kind::Text`]), of which only the first is required.
+    Sources,
     /// A string, or a table whose keys belong to someone else.
     TextOrTable,
     /// An amount of memory: a string such as `"2 GiB"`, or a whole number of bytes.
@@ -41,6 +44,9 @@ impl Kind {
             Self::Switch => "true or false",
             Self::Text | Self::Choice(_) => "a string",
             Self::Texts => "a string or an array of strings",
+            Self::Sources => {
+                "a string, an array of strings, or an array of tables {files = [...], weight = 1.0, field = \"text\"}"
+            }
             Self::TextOrTable => "a string or a table",
             Self::Size => r#"a size such as "2 GiB" or a whole number of bytes"#,
         }
@@ -96,19 +102,27 @@ impl Kind {
                 }
             }
             (Self::Switch, Value::Boolean(_)) => Ok(value.clone()),
-            (Self::Text | Self::TextOrTable | Self::Texts, Value::String(given)) if given.is_empty() => {
+            (Self::Text | Self::TextOrTable | Self::Texts | Self::Sources, Value::String(given))
+                if given.is_empty() =>
+            {
                 refused("is empty")
             }
             (Self::Text | Self::TextOrTable, Value::String(_)) => Ok(value.clone()),
             (Self::Choice(choices), Value::String(given)) => choice(name, choices, given),
-            (Self::Texts, Value::String(_)) => Ok(Value::Array(vec![value.clone()])),
-            (Self::Texts, Value::Array(items)) if items.is_empty() => refused("is empty"),
+            (Self::Texts | Self::Sources, Value::String(_)) => Ok(Value::Array(vec![value.clone()])),
+            (Self::Texts | Self::Sources, Value::Array(items)) if items.is_empty() => refused("is empty"),
             (Self::Texts, Value::Array(items)) => {
                 for (index, item) in items.iter().enumerate() {
                     Self::Text.check(&format!("{name}[{index}]"), item)?;
                 }
                 Ok(value.clone())
             }
+            (Self::Sources, Value::Array(items)) if items.iter().any(Value::is_table) => {
+                let sources = items.iter().enumerate();
+                let sources = sources.map(|(index, item)| source(&format!("{name}[{index}]"), item));
+                sources.collect::<Result<_, _>>().map(Value::Array)
+            }
+            (Self::Sources, Value::Array(_)) => Self::Texts.check(name, value),
             (Self::TextOrTable, Value::Table(table)) => {
                 to_json::table_to_json(name, table).map(|_| value.clone())
             }
@@ -124,6 +138,39 @@ impl Kind {
             _ => wrong_type(),
         }
     }
+}
+
+/// The keys of a source in a mixture, and what each takes.
+const SOURCE: [(&str, Kind); 3] = [
+    ("files", Kind::Texts),
+    ("weight", Kind::Number(Bound::Excluded(0.0), Bound::Unbounded)),
+    ("field", Kind::Text),
+];
+
+/// Checks a source of a mixture, and fills in its weight.
+fn source(name: &str, value: &Value) -> Result<Value, String> {
+    let Value::Table(given) = value else {
+        return Err(format!("{name}: expected a table as the others, got {}", type_of(value)));
+    };
+    if let Some(unknown) = given.keys().find(|key| SOURCE.iter().all(|(known, _)| known != key)) {
+        let known = SOURCE.map(|(key, _)| key);
+        return Err(match names::nearest(unknown, known) {
+            Some(near) => format!("{name}.{unknown}: no such key; did you mean {near}?"),
+            None => format!("{name}.{unknown}: no such key; a source has {}", known.join(", ")),
+        });
+    }
+    if !given.contains_key("files") {
+        return Err(format!("{name}.files: missing; write {}", Kind::Texts.describe()));
+    }
+    let mut checked = toml::Table::new();
+    for (key, kind) in SOURCE {
+        match given.get(key) {
+            Some(value) => drop(checked.insert(key.into(), kind.check(&format!("{name}.{key}"), value)?)),
+            None if key == "weight" => drop(checked.insert(key.into(), Value::Float(1.0))),
+            None => {}
+        }
+    }
+    Ok(Value::Table(checked))
 }
 
 /// Checks a string against the `choices`.
@@ -193,6 +240,10 @@ mod tests {
         let any = Kind::Number(Unbounded, Unbounded);
         assert_eq!(check(any, "3"), Ok(Value::Float(3.0)));
         assert_eq!(check(Kind::Texts, "'x'"), Ok(Value::Array(vec!["x".into()])));
+        assert_eq!(check(Kind::Sources, "'x'"), Ok(Value::Array(vec!["x".into()])));
+        let sources = "[{field = 'f', files = 'x'}, {files = ['y'], weight = 2}]";
+        let one_form = "x = [{files = ['x'], weight = 1.0, field = 'f'}, {files = ['y'], weight = 2.0}]";
+        assert_eq!(check(Kind::Sources, sources), Ok(one_form.parse::<toml::Table>().unwrap()["x"].clone()));
         assert_eq!(check(Kind::Size, "2048"), Ok("2 KiB".into()));
         assert_eq!(check(Kind::Size, "'0.5 gib'"), Ok("512 MiB".into()));
         assert_eq!(check(Kind::Switch, "true"), Ok(Value::Boolean(true)));
@@ -211,6 +262,20 @@ mod tests {
             (Kind::Texts, "1979-05-27", "a.b: expected a string or an array of strings, got a date or time"),
             (Kind::Texts, "['x', 1]", "a.b[1]: expected a string, got a whole number"),
             (Kind::TextOrTable, "1", "a.b: expected a string or a table, got a whole number"),
+            (Kind::Sources, "[{files = 'x'}, 'y']", "a.b[1]: expected a table as the others, got a string"),
+            (Kind::Sources, "['x', 1]", "a.b[1]: expected a string, got a whole number"),
+            (Kind::Sources, "[{files = [1]}]", "a.b[0].files[0]: expected a string, got a whole number"),
+            (Kind::Sources, "[{weight = 1}]", "a.b[0].files: missing; write a string or an array of strings"),
+            (
+                Kind::Sources,
+                "[{files = 'x', wieght = 1}]",
+                "a.b[0].wieght: no such key; did you mean weight?",
+            ),
+            (
+                Kind::Sources,
+                "[{files = 'x', zz = 1}]",
+                "a.b[0].zz: no such key; a source has files, weight, field",
+            ),
             (
                 Kind::Size,
                 "1.5",
@@ -233,6 +298,11 @@ mod tests {
             (rate, "nan", "a.b = nan is not finite: write a number > 0"),
             (rate, "inf", "a.b = inf is not finite: write a number > 0"),
             (Kind::Text, "''", r#"a.b = "" is empty: write a string"#),
+            (
+                Kind::Sources,
+                "[{files = 'x', weight = 0}]",
+                "a.b[0].weight = 0 is out of range: write a number > 0",
+            ),
             (Kind::Texts, "[]", "a.b = [] is empty: write a string or an array of strings"),
             (Kind::Texts, "['']", r#"a.b[0] = "" is empty: write a string"#),
             (

@@ -20,11 +20,14 @@ mod presence;
 mod relations;
 mod resolved;
 pub mod schema;
+mod sources;
 mod to_json;
 mod validated;
 mod values;
 mod written;
 
+#[cfg(test)]
+mod every_key;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
@@ -35,12 +38,19 @@ use std::path::Path;
 pub use bytes::{exact_bytes, parse_bytes, show_bytes};
 pub use error::JobError;
 pub use resolved::ResolvedJob;
+pub use sources::{DataFrom, SourceJob};
 pub use validated::{
-    CheckpointJob, DataJob, Job, MemoryJob, ModelSource, OptimizerJob, OptimizerKind, Recompute, RunJob,
-    Schedule, TrainJob,
+    CheckpointJob, DataJob, EarlyStop, ExportJob, ExportType, Job, Length, MemoryJob, ModelSource,
+    OptimizerJob, OptimizerKind, Packing, Precision, PrecisionJob, Recompute, RunJob, Schedule, Span,
+    TrainJob,
 };
 
 /// Reads the job file at `path`, with each `section.key=value` of `sets` put over what it says.
 pub fn load(path: &Path, sets: &[String]) -> Result<ResolvedJob, JobError> {
     resolved::resolve(written::read(path, sets)?)
+}
+
+/// Reads a job from `text` as [`load`] does from a file; `path` is what messages name.
+pub fn parse(path: &Path, text: &str, sets: &[String]) -> Result<ResolvedJob, JobError> {
+    resolved::resolve(written::parse(path, text, sets)?)
 }

@@ -70,6 +70,20 @@ pub(super) fn refuse_missing(written: &WrittenJob, meant: &[String], problems: &
             problems.push(format!("{}: missing; write {} ({meaning})", key.path(), key.kind.describe()));
         }
     }
+    refuse_no_length(written, meant, problems);
+    match (there("data", "train"), there("data", "prepared")) {
+        (false, false) if !misspelt("data", "train") => problems.push(
+            "data: nothing to train on; write data.train (glob patterns of files) or data.prepared (a folder that \
+             memwall data prepare --out has written)"
+                .to_owned(),
+        ),
+        (true, true) if !misspelt("data", "train") && !misspelt("data", "prepared") => problems.push(
+            "data: both data.train and data.prepared are given; write only data.train for files, or only \
+             data.prepared for a folder of prepared data"
+                .to_owned(),
+        ),
+        _ => {}
+    }
     match (there("model", "path"), there("model", "config")) {
         (false, false) => problems.push(
             "model: nothing to train; write model.path (the folder of a model to fine-tune) or \
@@ -87,5 +101,30 @@ pub(super) fn refuse_missing(written: &WrittenJob, meant: &[String], problems: &
                 .to_owned(),
         ),
         _ => {}
+    }
+}
+
+/// The keys that say how long a run is: a job has exactly one of them.
+pub(super) const LENGTHS: [&str; 3] = ["steps", "tokens", "epochs"];
+
+/// Refuses a job without a length, or with several. One that was refused by its value is there, but a length
+/// that a misspelt name was taken for is only not missing.
+fn refuse_no_length(written: &WrittenJob, meant: &[String], problems: &mut Vec<String>) {
+    let given: Vec<String> = LENGTHS
+        .iter()
+        .filter(|name| written.get("train", name).is_some())
+        .map(|name| format!("train.{name}"))
+        .collect();
+    let misspelt = meant.iter().any(|m| m == "train" || LENGTHS.iter().any(|l| *m == format!("train.{l}")));
+    if given.is_empty() && !misspelt {
+        problems.push(
+            "train: no length; write exactly one of train.steps, train.tokens and train.epochs".to_owned(),
+        );
+    } else if given.len() > 1 {
+        problems.push(format!(
+            "train: {} are given, and each says how long the run is; write exactly one of train.steps, \
+             train.tokens and train.epochs",
+            given.join(" and ")
+        ));
     }
 }

@@ -8,7 +8,7 @@ use super::schema::{Fallback, KEYS, Key, SECTIONS};
 use super::validated::{self, Job};
 use super::values::Values;
 use super::written::WrittenJob;
-use super::{JobError, kind, presence, relations};
+use super::{JobError, kind, presence, relations, sources};
 
 /// A job with a value for every key that has one. Two are equal when their values are, whether given
 /// or filled in.
@@ -17,6 +17,8 @@ pub struct ResolvedJob {
     /// What was given, kept so that [`ResolvedJob::with`] can derive the defaults anew.
     written: WrittenJob,
     values: Values,
+    /// What `train.steps` was computed from, as in "train.epochs = 2.0", where it was not given.
+    steps_from: Option<String>,
 }
 
 impl PartialEq for ResolvedJob {
@@ -29,7 +31,10 @@ impl ResolvedJob {
     /// Checks that the values go together for this many data-parallel `ranks`, and gives the form
     /// that the engine takes.
     pub fn validate(&self, ranks: usize) -> Result<Job, JobError> {
-        validated::validate(&self.values, ranks)
+        validated::validate(&self.values, ranks).map_err(|error| match &self.steps_from {
+            Some(from) => error.explained("train.steps", &format!("train.steps comes from {from}")),
+            None => error,
+        })
     }
 
     /// The text of `job.toml` in the run folder. Reading it back gives an equal job.
@@ -43,6 +48,9 @@ impl ResolvedJob {
                 if let (Fallback::Depends(what), None) = (key.fallback, self.values.get(&key.path())) {
                     text.push_str(&format!("# `{}` defaults to {what}.\n", key.name));
                 }
+            }
+            if let Some(from) = self.steps_from.as_ref().filter(|_| section.name == "train") {
+                text.push_str(&format!("# `steps` was computed from {from}.\n"));
             }
             if let Some(keys) = self.values.table().get(section.name) {
                 let alone = toml::Table::from_iter([(section.name.to_owned(), keys.clone())]);
@@ -61,17 +69,51 @@ impl ResolvedJob {
         if let Value::Table(section) = section {
             section.insert(name.to_owned(), value);
         }
-        resolve(written)
+        Ok(Self { steps_from: self.steps_from.clone(), ..resolve(written)? })
     }
 
-    /// The same job with `train.global_batch` written out, where it was left to follow the `ranks`.
-    /// The run folder keeps this form, so that resuming on other ranks trains in the same steps.
+    /// The same job with what depends on the `ranks` written out: `train.global_batch`, where it was left to
+    /// follow them, and `train.steps`, where `train.tokens` was given. The run folder keeps this form, so that
+    /// resuming on other ranks trains in the same steps.
     pub fn pinned_to(&self, ranks: usize) -> Result<Self, JobError> {
-        if self.values.get("train.global_batch").is_some() {
-            return Ok(self.clone());
+        let mut job = self.clone();
+        if self.values.get("train.global_batch").is_none() {
+            let unit = relations::sequences_at_once(&self.values, ranks)?;
+            job = job.with("train.global_batch", Value::Integer(unit))?;
         }
-        let unit = relations::sequences_at_once(&self.values, ranks)?;
-        self.with("train.global_batch", Value::Integer(unit))
+        let global_batch = job.values.need("train.global_batch")?;
+        match relations::steps_of_tokens(&job.values, global_batch)? {
+            Some(steps) => job.with_steps(steps),
+            None => Ok(job),
+        }
+    }
+
+    /// What `train.steps` was computed from, as in "train.epochs = 2.0", where it was not given.
+    pub fn steps_from(&self) -> Option<&str> {
+        self.steps_from.as_deref()
+    }
+
+    /// The same job with `train.epochs`, where that was given, replaced by the steps that it comes to when an
+    /// epoch has `samples` sequences. The job must have been pinned.
+    pub fn pinned_to_data(&self, samples: u64) -> Result<Self, JobError> {
+        match relations::steps_of_epochs(&self.values, samples)? {
+            Some(steps) => self.with_steps(steps),
+            None => Ok(self.clone()),
+        }
+    }
+
+    /// The same job with `train.steps` in the place of the length that was given.
+    fn with_steps(&self, steps: u64) -> Result<Self, JobError> {
+        let mut job = self.clone();
+        if let Some(Value::Table(train)) = job.written.table.get_mut("train") {
+            for name in presence::LENGTHS {
+                if let Some(value) = train.remove(name) {
+                    job.steps_from = Some(format!("train.{name} = {value}"));
+                }
+            }
+        }
+        let steps = i64::try_from(steps).map_err(|_| JobError::one("train.steps is out of range"))?;
+        job.with("train.steps", Value::Integer(steps))
     }
 
     /// The keys whose values differ, as (`section.key`, mine, theirs), in the order of the schema.
@@ -114,7 +156,7 @@ pub(super) fn resolve(written: WrittenJob) -> Result<ResolvedJob, JobError> {
     for key in KEYS {
         let value = match written.get(key.section, key.name) {
             Some(value) => key.kind.check(&key.path(), value).map_err(|why| problems.push(why)).ok(),
-            None => key.fallback.value().or_else(|| derived(key, &values, &written.name)),
+            None => key.fallback.value().or_else(|| derived(key, &values, &written)),
         };
         if let Some(value) = value {
             values.insert(key, value);
@@ -123,25 +165,42 @@ pub(super) fn resolve(written: WrittenJob) -> Result<ResolvedJob, JobError> {
     presence::refuse_missing(&written, &meant, &mut problems);
     if !problems.is_empty() {
         // Report what else is wrong now, rather than on the next try.
-        problems.extend(relations::contradictions(&values));
+        problems.extend(relations::contradictions(&values, values.read("train.steps")));
     }
     JobError::if_any(problems)?;
-    Ok(ResolvedJob { written, values })
+    Ok(ResolvedJob { written, values, steps_from: None })
 }
 
-/// The value of a key that was not given and follows from keys before it. The rest stay without:
+/// The value of a key that was not given and follows from other keys. The rest stay without:
 /// what they depend on (the ranks, the machine) is not known yet.
-fn derived(key: &Key, values: &Values, job_name: &str) -> Option<Value> {
+fn derived(key: &Key, values: &Values, written: &WrittenJob) -> Option<Value> {
     match (key.section, key.name) {
         ("data", "tokenizer") => {
             let folder = values.read::<String>("model.path")?;
             Some(Path::new(&folder).join("tokenizer.json").to_string_lossy().into_owned().into())
         }
+        ("data", "field") => sources::need_a_field(values).then(|| "text".into()),
+        ("data", "validation") => {
+            let own = ["evaluation", "prepared"].iter().any(|name| written.get("data", name).is_some());
+            (!own).then_some(Value::Float(0.05))
+        }
+        ("optimizer", "warmup_steps") => {
+            written.get("optimizer", "warmup_share").is_none().then_some(Value::Integer(0))
+        }
+        ("optimizer", "decay_share") => {
+            let schedule = values.read::<String>("optimizer.schedule")?;
+            let stable = schedule == "wsd" && values.get("optimizer.decay_steps").is_none();
+            stable.then_some(Value::Float(0.1))
+        }
         ("optimizer", "final_learning_rate") => {
             let schedule = values.read::<String>("optimizer.schedule")?;
             (schedule != "constant").then_some(Value::Float(0.0))
         }
-        ("run", "dir") => Some(format!("runs/{job_name}").into()),
+        ("export", "dtype") => {
+            let mode = values.read::<String>("precision.mode")?;
+            Some(if mode == "bf16" { "bfloat16" } else { "float32" }.into())
+        }
+        ("run", "dir") => Some(format!("runs/{}", written.name).into()),
         _ => None,
     }
 }
@@ -149,6 +208,7 @@ fn derived(key: &Key, values: &Values, job_name: &str) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::Length;
     use crate::job::tests::{FINE_TUNE, FROM_TABLE, NONE, resolve};
 
     #[test]
@@ -156,6 +216,8 @@ mod tests {
         for (text, set) in [
             (FINE_TUNE, "optimizer.schedule=constant"),
             (FINE_TUNE, "memory.budget=1.5 GiB"),
+            (FROM_TABLE, "data.train=[{files = 'a', weight = 2}, {files = ['b', 'c'], field = 'f'}]"),
+            (FROM_TABLE, "data.evaluation=e/*"),
             (FROM_TABLE, "run.dir=a \"quoted\"\nfolder"),
         ] {
             let job = resolve(text, &[set]).unwrap();
@@ -187,10 +249,16 @@ mod tests {
 path = \"models/tiny\"
 
 # What it is trained on.
+# `prepared` defaults to none, and data.train is then required.
+# `evaluation` defaults to none: data.validation says what is held out.
+# `cache` defaults to memwall in $XDG_CACHE_HOME or in ~/.cache, or to data-cache beside run.dir where these cannot be \
+written.
 [data]
 train = [\"data/*.txt\"]
+field = \"text\"
 tokenizer = \"models/tiny/tokenizer.json\"
 sequence_length = 128
+packing = \"packed\"
 validation = 0.25
 ";
         assert!(text.starts_with(start), "{text}");
@@ -227,6 +295,58 @@ validation = 0.25
         assert_eq!(pinned.validate(2).unwrap().train.micro_batches, 2);
         assert_eq!(pinned.pinned_to(8).unwrap(), pinned);
         assert!(pinned.to_toml().contains("global_batch = 4"));
+    }
+
+    #[test]
+    fn a_length_in_tokens_or_epochs_is_pinned_to_steps() {
+        let text = FROM_TABLE.replace("steps = 10", "global_batch = 2");
+        let tokens = |n: u64| resolve(&text, &[format!("train.tokens={n}")]).unwrap();
+        // 2 sequences x 128 tokens a step.
+        for (n, steps) in [(1, 1), (256, 1), (257, 2), (2560, 10)] {
+            assert_eq!(tokens(n).validate(1).unwrap().train.length, Length::Steps(steps), "{n}");
+            let pinned = tokens(n).pinned_to(1).unwrap();
+            assert_eq!(pinned.validate(1).unwrap().train.length, Length::Steps(steps), "{n}");
+            assert_eq!(pinned.pinned_to_data(3).unwrap(), pinned);
+            let text = pinned.to_toml();
+            assert!(text.contains(&format!("\nsteps = {steps}\n")), "{text}");
+            assert!(text.contains(&format!("# `steps` was computed from train.tokens = {n}.")), "{text}");
+            assert_eq!(resolve(&text, NONE).unwrap(), pinned);
+        }
+        // Other ranks make the step larger, where its size was left to them.
+        let wide = resolve(&text.replace("global_batch = 2", ""), &["train.tokens=2560"]).unwrap();
+        assert_eq!(wide.pinned_to(4).unwrap().validate(4).unwrap().train.length, Length::Steps(5));
+
+        // 7 sequences an epoch, 2 a step; 1.1 x 20 is above 22 in floating point.
+        for (epochs, samples, steps) in
+            [("1", 7, 4), ("2", 7, 7), ("0.5", 7, 2), ("1e-9", 7, 1), ("2.5", 7, 9), ("1.1", 20, 11)]
+        {
+            let job = resolve(&text, &[format!("train.epochs={epochs}")]).unwrap().pinned_to(1).unwrap();
+            assert!(matches!(job.validate(1).unwrap().train.length, Length::Epochs(_)));
+            let pinned = job.pinned_to_data(samples).unwrap();
+            assert_eq!(pinned.validate(1).unwrap().train.length, Length::Steps(steps), "{epochs}");
+            assert!(pinned.to_toml().contains("was computed from train.epochs = "));
+            assert!(!pinned.to_toml().contains("\nepochs"), "{}", pinned.to_toml());
+        }
+    }
+
+    #[test]
+    fn what_contradicts_computed_steps_says_where_they_come_from() {
+        let text = FROM_TABLE.replace("steps = 10", "epochs = 2");
+        let job = resolve(&text, &["optimizer.warmup_steps=20"]).unwrap().pinned_to(1).unwrap();
+        assert!(job.validate(1).is_ok());
+        assert_eq!(
+            job.pinned_to_data(5).unwrap().validate(1).unwrap_err().to_string(),
+            "optimizer.warmup_steps = 20 is more than train.steps = 10: write at most 10 (train.steps comes from \
+             train.epochs = 2)"
+        );
+        let absurd = job.with("train.epochs", Value::Float(1e18)).unwrap();
+        let error = absurd.pinned_to_data(1000).unwrap_err().to_string();
+        assert!(error.starts_with("train.epochs = 1e18 comes to") && error.contains("write less"), "{error}");
+        let absurd =
+            resolve(&FROM_TABLE.replace("steps = 10", "tokens = 9223372036854775807"), NONE).unwrap();
+        for error in [absurd.pinned_to(1).unwrap_err(), absurd.validate(1).unwrap_err()] {
+            assert!(error.to_string().starts_with("train.tokens = 9223372036854775807 comes to"), "{error}");
+        }
     }
 
     #[test]

@@ -103,8 +103,10 @@ pub const SECTIONS: &[Section] = &[
     Section { name: "data", meaning: "What it is trained on." },
     Section { name: "train", meaning: "How long and in what batches." },
     Section { name: "optimizer", meaning: "How the parameters are updated." },
+    Section { name: "precision", meaning: "In what numbers the model is trained." },
     Section { name: "memory", meaning: "How much memory may be used, and what is traded for it." },
     Section { name: "checkpoint", meaning: "When the state is saved, and how much of it is kept." },
+    Section { name: "export", meaning: "What the trained model is written as." },
     Section { name: "run", meaning: "Where the run writes and what it runs on." },
 ];
 
@@ -117,18 +119,44 @@ pub const KEYS: &[Key] = &[
         "Model to train from random initialization: path of a Hugging Face config.json, relative to \
          the current working directory, or a table with its keys."),
 
-    key("data", "train", Kind::Texts, Fallback::Required,
-        "Glob patterns of the training files, relative to the current working directory."),
+    key("data", "train", Kind::Sources, Fallback::Depends("none, and data.prepared is then required"),
+        "Training files, relative to the current working directory: glob patterns, or a mixture of several \
+         sources, each with its files, its weight (1, its share of the samples beside the others') and its field \
+         (data.field). Files that end in .jsonl or .ndjson are JSON Lines, in .parquet Parquet, all others text, one \
+         document a file; .gz and .zst after it mean that they are packed."),
+    key("data", "prepared", Kind::Text, Fallback::Depends("none, and data.train is then required"),
+        "Folder that memwall data prepare --out has written, relative to the current working directory; instead of \
+         data.train."),
+    key("data", "evaluation", Kind::Texts, Fallback::Depends("none: data.validation says what is held out"),
+        "Glob patterns of files to evaluate on, of the same formats as those of data.train; instead of \
+         data.validation."),
+    key("data", "field", Kind::Text, Fallback::Depends("\"text\", where a source has none of its own"),
+        "Field of JSON Lines, or column of Parquet files, that holds the text."),
+    key("data", "cache", Kind::Text,
+        Fallback::Depends("memwall in $XDG_CACHE_HOME or in ~/.cache, or to data-cache beside run.dir where these \
+                           cannot be written"),
+        "Folder that tokenized data is kept in, and found again by the next run."),
     key("data", "tokenizer", Kind::Text,
         Fallback::Depends("tokenizer.json in model.path, and is required with model.config"),
         "\"bytes\", or path of a tokenizer.json, relative to the current working directory."),
     key("data", "sequence_length", count(1), Fallback::Required,
         "Length of a training sequence, in tokens."),
-    key("data", "validation", Kind::Number(Included(0.0), Included(0.5)), Fallback::Number(0.05),
-        "Share of the data held out for evaluation; 0 holds out nothing."),
+    key("data", "packing", Kind::Choice(&["packed", "documents"]), Fallback::Text("packed"),
+        "How documents become sequences: packed one behind the other, each seeing only itself, or each in sequences \
+         of its own, with padding."),
+    key("data", "validation", Kind::Number(Included(0.0), Included(0.5)),
+        Fallback::Depends("0.05, or where there are files to evaluate on to none"),
+        "Share of the data held out for evaluation, as whole documents; 0 holds out nothing."),
 
-    key("train", "steps", count(1), Fallback::Required,
-        "Optimizer steps to train for."),
+    key("train", "steps", count(1), Fallback::Depends("what train.tokens or train.epochs comes to"),
+        "Optimizer steps to train for; exactly one of steps, tokens and epochs is given."),
+    key("train", "tokens", Kind::Whole { min: 1, max: i64::MAX },
+        Fallback::Depends("none, and train.steps or train.epochs is then required"),
+        "Tokens to train for, padding included: ceil(tokens / (train.global_batch x data.sequence_length)) \
+         steps."),
+    key("train", "epochs", POSITIVE, Fallback::Depends("none, and train.steps or train.tokens is then required"),
+        "Passes over the training data, parts of one allowed: ceil(epochs x sequences an epoch / \
+         train.global_batch) steps."),
     key("train", "micro_batch", count(1), Fallback::Whole(1),
         "Sequences that each data-parallel rank computes at once."),
     key("train", "global_batch", count(1), Fallback::Depends("train.micro_batch x data-parallel ranks"),
@@ -144,6 +172,11 @@ pub const KEYS: &[Key] = &[
         "Optimizer steps between evaluations on held-out data; 0 evaluates only at the end."),
     key("train", "evaluate_batches", count(0), Fallback::Whole(16),
         "Micro-batches of held-out data in one evaluation at most; 0 takes all."),
+    key("train", "stop_patience", count(0), Fallback::Whole(0),
+        "Evaluations without improvement of the held-out loss after which the run stops early, those that \
+         train.evaluate_every asks for; 0 never stops early."),
+    key("train", "stop_min_delta", NOT_NEGATIVE, Fallback::Number(0.0),
+        "Amount by which the held-out loss must fall below its lowest so far to count as an improvement."),
 
     key("optimizer", "kind", Kind::Choice(&["adamw"]), Fallback::Text("adamw"),
         "Update rule."),
@@ -156,14 +189,36 @@ pub const KEYS: &[Key] = &[
     key("optimizer", "eps", POSITIVE, Fallback::Number(1e-8),
         "Added to the denominator of the update."),
     key("optimizer", "weight_decay", NOT_NEGATIVE, Fallback::Number(0.1),
-        "Decoupled weight decay, a factor on the learning rate."),
-    key("optimizer", "schedule", Kind::Choice(&["constant", "linear", "cosine"]), Fallback::Text("cosine"),
-        "How the learning rate goes from its highest to its final value after the warmup."),
-    key("optimizer", "warmup_steps", count(0), Fallback::Whole(0),
+        "Decoupled weight decay, a factor on the learning rate; norms and biases never decay."),
+    key("optimizer", "no_decay", Kind::Texts, Fallback::Depends("none"),
+        "Glob patterns of the names of further parameters that do not decay, such as \
+         \"model.embed_tokens.*\"; each must match one."),
+    key("optimizer", "schedule", Kind::Choice(&["constant", "linear", "cosine", "wsd"]), Fallback::Text("cosine"),
+        "How the learning rate goes from its highest to its final value after the warmup; wsd is warm-up, \
+         stable, decay: it stays at the highest, and falls on a straight line over the last steps."),
+    key("optimizer", "warmup_steps", count(0), Fallback::Depends("0, or with warmup_share to none"),
         "Optimizer steps over which the learning rate rises from 0; at most train.steps."),
+    key("optimizer", "warmup_share", SHARE_BELOW_ONE, Fallback::Depends("none"),
+        "The warmup as a share of all steps, rounded to a whole step; instead of optimizer.warmup_steps."),
+    key("optimizer", "decay_steps", count(1), Fallback::Depends("none"),
+        "With schedule = \"wsd\", the last optimizer steps over which the learning rate falls."),
+    key("optimizer", "decay_share", Kind::Number(Excluded(0.0), Included(1.0)),
+        Fallback::Depends("0.1 with schedule = \"wsd\" and no decay_steps, otherwise to none"),
+        "The same as a share of all steps, rounded to a whole step, at least 1; instead of \
+         optimizer.decay_steps."),
     key("optimizer", "final_learning_rate", NOT_NEGATIVE,
         Fallback::Depends("0, or with schedule = \"constant\" to none"),
-        "Learning rate at the last step, at most optimizer.learning_rate."),
+        "Learning rate that the fall ends at one step after the last, so that no step is wasted on a rate of \
+         0; at most optimizer.learning_rate."),
+
+    key("precision", "mode", Kind::Choice(&["f32", "bf16"]), Fallback::Text("f32"),
+        "Type of weights and activations; with bf16 the optimizer updates f32 master weights, and the weights \
+         follow, rounded. Sums are f32 in both."),
+    key("precision", "gradients", Kind::Choice(&["f32", "bf16"]),
+        Fallback::Depends("bf16 with mode = \"bf16\" and one micro-batch a step, otherwise to f32; with \
+         train.deterministic they are 64-bit integers"),
+        "Type in which gradients are kept. In bf16 the sum over several micro-batches would lose small terms, \
+         which is refused."),
 
     key("memory", "budget", Kind::Size, Fallback::Depends("the memory available on the machine"),
         "Memory the run may use: a size such as \"2 GiB\" or \"1500 MB\", or a whole number of bytes."),
@@ -174,6 +229,12 @@ pub const KEYS: &[Key] = &[
         "Optimizer steps between checkpoints; 0 saves only at the end."),
     key("checkpoint", "keep", count(1), Fallback::Whole(2),
         "Complete checkpoints kept; older ones are deleted."),
+
+    key("export", "dtype", Kind::Choice(&["float32", "bfloat16"]),
+        Fallback::Depends("float32, or with precision.mode = \"bf16\" to bfloat16"),
+        "Type of the weights in the exported folder."),
+    key("export", "max_shard_size", Kind::Size, Fallback::Text("5 GB"),
+        "Largest file of weights; a larger model is written as several files with an index."),
 
     key("run", "dir", Kind::Text, Fallback::Depends("runs/<name of the job file without .toml>"),
         "Folder the run writes to, relative to the current working directory."),

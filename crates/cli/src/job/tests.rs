@@ -50,13 +50,22 @@ fn fills_in_every_default() {
     let expected = Job {
         model: ModelSource::Folder("models/tiny".into()),
         data: DataJob {
-            train: vec!["data/*.txt".into()],
+            from: DataFrom::Files {
+                train: vec![SourceJob {
+                    files: vec!["data/*.txt".into()],
+                    weight: 1.0,
+                    field: "text".into(),
+                }],
+                evaluation: None,
+            },
+            cache: None,
             tokenizer: "models/tiny/tokenizer.json".into(),
             sequence_length: 128,
-            validation: 0.05,
+            packing: Packing::Packed,
+            validation: Some(0.05),
         },
         train: TrainJob {
-            steps: 10,
+            length: Length::Steps(10),
             micro_batch: 1,
             global_batch: 2,
             micro_batches: 1,
@@ -65,6 +74,7 @@ fn fills_in_every_default() {
             clip: Some(1.0),
             evaluate_every: None,
             evaluate_batches: Some(16),
+            stop: None,
         },
         optimizer: OptimizerJob {
             kind: OptimizerKind::AdamW,
@@ -73,12 +83,16 @@ fn fills_in_every_default() {
             beta2: 0.95,
             eps: 1e-8,
             weight_decay: 0.1,
+            no_decay: vec![],
             schedule: Schedule::Cosine,
-            warmup_steps: 0,
+            warmup: Span::Steps(0),
+            decay: None,
             final_learning_rate: 0.0,
         },
+        precision: PrecisionJob { mode: Precision::F32, gradients: Precision::F32 },
         memory: MemoryJob { budget: None, recompute: Recompute::None },
         checkpoint: CheckpointJob { every: None, keep: 2 },
+        export: ExportJob { dtype: ExportType::Float32, max_shard_bytes: 5_000_000_000 },
         run: RunJob { dir: "runs/tiny".into(), threads: None },
     };
     assert_eq!(job, expected);
@@ -118,6 +132,74 @@ fn takes_every_key() {
 }
 
 #[test]
+fn bf16_gradients_are_the_default_of_one_micro_batch_a_step_alone() {
+    let of = |sets: &[&str]| {
+        let job = resolve(FINE_TUNE, &[&["precision.mode=bf16"], sets].concat()).unwrap();
+        job.validate(1).map(|job| (job.precision, job.export.dtype))
+    };
+    let low = |gradients| (PrecisionJob { mode: Precision::Bf16, gradients }, ExportType::BFloat16);
+    assert_eq!(of(&[]), Ok(low(Precision::Bf16)));
+    assert_eq!(of(&["train.global_batch=2"]), Ok(low(Precision::F32)));
+    assert_eq!(of(&["precision.gradients=f32"]), Ok(low(Precision::F32)));
+    assert_eq!(of(&["export.dtype=float32"]).unwrap().1, ExportType::Float32);
+    let refused = |sets: &[&str], words: &[&str]| {
+        let said = of(sets).unwrap_err().to_string();
+        assert!(words.iter().all(|w| said.contains(w)), "{said}");
+    };
+    refused(
+        &["train.global_batch=2", "precision.gradients=bf16"],
+        &["2 micro-batches", "gradients are then f32"],
+    );
+    refused(&["precision.mode=f32", "precision.gradients=bf16"], &["mode = \"bf16\""]);
+    refused(&["train.deterministic=true", "precision.gradients=f32"], &["64-bit integers"]);
+}
+
+#[test]
+fn takes_a_schedule_with_a_stable_part_and_an_early_stop() {
+    let sets = [
+        "optimizer.schedule=wsd",
+        "optimizer.warmup_share=0.2",
+        "optimizer.no_decay=model.embed_tokens.*",
+        "train.evaluate_every=2",
+        "train.stop_patience=3",
+        "train.stop_min_delta=0.01",
+    ];
+    let job = resolve(FINE_TUNE, &sets).unwrap().validate(1).unwrap();
+    assert_eq!(job.train.stop, Some(EarlyStop { patience: 3, min_delta: 0.01 }));
+    assert_eq!(job.optimizer.no_decay, ["model.embed_tokens.*"]);
+    let o = &job.optimizer;
+    assert_eq!((o.schedule, o.warmup, o.decay), (Schedule::Wsd, Span::Share(0.2), Some(Span::Share(0.1))));
+    let job = resolve(FINE_TUNE, &[&sets[..], &["optimizer.decay_steps=4"]].concat()).unwrap();
+    assert_eq!(job.validate(1).unwrap().optimizer.decay, Some(Span::Steps(4)));
+    assert_eq!((Span::Share(0.25).of(10), Span::Share(1.0).of(7), Span::Steps(4).of(7)), (3, 7, 4));
+}
+
+// Two values for one thing are an error at start, even where they would agree.
+#[test]
+fn ac_1970_ac_3369_a_length_given_twice_is_refused() {
+    for (sets, given) in [
+        (&["train.tokens=1280"][..], "train.steps and train.tokens"),
+        (&["train.epochs=1"], "train.steps and train.epochs"),
+        (&["train.tokens=1280", "train.epochs=1"], "train.steps and train.tokens and train.epochs"),
+    ] {
+        let want = format!(
+            "train: {given} are given, and each says how long the run is; write exactly one of train.steps, \
+             train.tokens and train.epochs"
+        );
+        assert_eq!(problems(sets), want);
+    }
+}
+
+// Accumulation follows from train.global_batch alone: there is no second place to set it in, and a
+// batch that the micro-batch does not divide is refused (relations.rs).
+#[test]
+fn ac_1970_ac_3369_accumulation_has_one_place() {
+    for name in ["train.gradient_accumulation_steps", "train.accumulation", "optimizer.accumulation_steps"] {
+        assert!(problems(&[&format!("{name}=4")]).contains("no such key"), "{name}");
+    }
+}
+
+#[test]
 fn takes_the_path_of_a_config() {
     let text = FINE_TUNE.replace("path = 'models/tiny'", "config = 'c.json'");
     let job = resolve(&text, &["data.tokenizer=t.json"]).unwrap().validate(1).unwrap();
@@ -151,7 +233,7 @@ fn refuses_unknown_names_with_the_nearest() {
         (
             "optimizer.schedule=cosin",
             "optimizer.schedule = \"cosin\" is not known; did you mean \"cosine\"? The values are \
-             \"constant\", \"linear\", \"cosine\"",
+             \"constant\", \"linear\", \"cosine\", \"wsd\"",
         ),
         (
             "memory.recompute=some",
@@ -190,13 +272,13 @@ fn reports_everything_missing() {
     assert_eq!(
         resolve("", NONE).unwrap_err().messages(),
         [
-            "data.train: missing; write a string or an array of strings (Glob patterns of the training \
-             files, relative to the current working directory)",
             "data.sequence_length: missing; write a whole number from 1 to 2147483648 (Length of a training \
              sequence, in tokens)",
-            "train.steps: missing; write a whole number from 1 to 2147483648 (Optimizer steps to train for)",
             "optimizer.learning_rate: missing; write a number > 0 (Highest learning rate, reached after the \
              warmup)",
+            "train: no length; write exactly one of train.steps, train.tokens and train.epochs",
+            "data: nothing to train on; write data.train (glob patterns of files) or data.prepared (a folder that \
+             memwall data prepare --out has written)",
             "model: nothing to train; write model.path (the folder of a model to fine-tune) or model.config \
              (a config.json or a table, for random initialization)",
         ]
@@ -228,7 +310,11 @@ fn refuses_values_out_of_range() {
         ("optimizer.beta2=1", "optimizer.beta2 = 1 is out of range: write a number >= 0 and < 1"),
         ("optimizer.learning_rate=inf", "optimizer.learning_rate = inf is not finite: write a number > 0"),
         ("train.clip=nan", "train.clip = nan is not finite: write a number >= 0"),
-        ("data.train=[]", "data.train = [] is empty: write a string or an array of strings"),
+        (
+            "data.train=[]",
+            "data.train = [] is empty: write a string, an array of strings, or an array of tables {files = [...], \
+             weight = 1.0, field = \"text\"}",
+        ),
         (
             "memory.budget=2 GiBB",
             "memory.budget = \"2 GiBB\" has no known unit: write a number and one of B, KB, MB, GB, TB, KiB, \

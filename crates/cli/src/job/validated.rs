@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Value;
 
+use super::sources::{self, DataFrom};
 use super::values::Values;
 use super::{JobError, bytes, relations, to_json};
 
@@ -19,10 +20,14 @@ pub struct Job {
     pub train: TrainJob,
     /// How the parameters are updated.
     pub optimizer: OptimizerJob,
+    /// In what numbers the model is trained.
+    pub precision: PrecisionJob,
     /// How much memory may be used.
     pub memory: MemoryJob,
     /// When the state is saved.
     pub checkpoint: CheckpointJob,
+    /// What the trained model is written as.
+    pub export: ExportJob,
     /// Where the run writes and what it runs on.
     pub run: RunJob,
 }
@@ -41,21 +46,42 @@ pub enum ModelSource {
 /// `[data]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataJob {
-    /// Glob patterns of the training files, at least one.
-    pub train: Vec<String>,
+    /// Where it comes from.
+    pub from: DataFrom,
+    /// Folder that tokenized data is kept in; `None` is one of the user's.
+    pub cache: Option<PathBuf>,
     /// `bytes`, or the path of a `tokenizer.json`.
     pub tokenizer: String,
     /// Tokens in a sequence, at least 1.
     pub sequence_length: usize,
-    /// Share of the data held out, in 0..=0.5.
-    pub validation: f64,
+    /// How documents become sequences.
+    pub packing: Packing,
+    /// Share of the data held out, in 0..=0.5; `None` where files to evaluate on are given, or the prepared data says.
+    pub validation: Option<f64>,
+}
+
+impl DataJob {
+    /// Whether there is something to evaluate on.
+    pub fn evaluates(&self) -> bool {
+        self.validation.is_none_or(|share| share > 0.0)
+    }
+}
+
+/// How documents become sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Packing {
+    /// One behind the other, each seeing only itself.
+    Packed,
+    /// Each in sequences of its own, with padding.
+    Documents,
 }
 
 /// `[train]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainJob {
-    /// Optimizer steps, at least 1.
-    pub steps: u64,
+    /// How long.
+    pub length: Length,
     /// Sequences that each data-parallel rank computes at once, at least 1.
     pub micro_batch: usize,
     /// Sequences in one step over all ranks: `micro_batch` x ranks x `micro_batches`.
@@ -72,6 +98,36 @@ pub struct TrainJob {
     pub evaluate_every: Option<u64>,
     /// Micro-batches in one evaluation at most, at least 1; `None` takes all.
     pub evaluate_batches: Option<usize>,
+    /// When the run stops before its length; needs evaluations.
+    pub stop: Option<EarlyStop>,
+}
+
+/// How long a run is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Length {
+    /// This many optimizer steps, at least 1; what a number of tokens comes to as well.
+    Steps(u64),
+    /// This many passes over the data, above 0; the steps are known once the data is.
+    Epochs(f64),
+}
+
+impl Length {
+    /// The optimizer steps, where they are known without the data.
+    pub fn steps(self) -> Option<u64> {
+        match self {
+            Self::Steps(steps) => Some(steps),
+            Self::Epochs(_) => None,
+        }
+    }
+}
+
+/// When a run stops early.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct EarlyStop {
+    /// Evaluations without improvement, at least 1.
+    pub patience: u64,
+    /// What the loss must fall below its lowest by to count as an improvement, at least 0.
+    pub min_delta: f64,
 }
 
 /// `[optimizer]`
@@ -89,12 +145,35 @@ pub struct OptimizerJob {
     pub eps: f64,
     /// Decoupled weight decay, at least 0.
     pub weight_decay: f64,
+    /// Glob patterns of the names of parameters that do not decay, beside norms and biases.
+    pub no_decay: Vec<String>,
     /// How the learning rate goes down after the warmup.
     pub schedule: Schedule,
     /// Steps over which the learning rate rises from 0, at most the steps of the run.
-    pub warmup_steps: u64,
-    /// Learning rate at the last step, at most `learning_rate`, which it equals with a constant schedule.
+    pub warmup: Span,
+    /// The last steps, over which a schedule with a stable part falls; `None` for the others.
+    pub decay: Option<Span>,
+    /// Learning rate that the fall ends at, at most `learning_rate`, which it equals with a constant schedule.
     pub final_learning_rate: f64,
+}
+
+/// A part of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Span {
+    /// This many optimizer steps.
+    Steps(u64),
+    /// This share of all steps, in 0..=1.
+    Share(f64),
+}
+
+impl Span {
+    /// The part in optimizer steps, of a run of `steps`; a share is rounded to the nearest whole step.
+    pub fn of(self, steps: u64) -> u64 {
+        match self {
+            Self::Steps(part) => part,
+            Self::Share(share) => (share * steps as f64).round() as u64,
+        }
+    }
 }
 
 /// Update rule of the optimizer.
@@ -115,6 +194,46 @@ pub enum Schedule {
     Linear,
     /// Along half a period of a cosine.
     Cosine,
+    /// It stays at its highest value until the last steps, then goes in a straight line.
+    Wsd,
+}
+
+/// `[precision]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrecisionJob {
+    /// Type of weights and activations.
+    pub mode: Precision,
+    /// Type of gradients, where they are not summed as integers.
+    pub gradients: Precision,
+}
+
+/// A type of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// 32 bits.
+    F32,
+    /// The upper half of them.
+    Bf16,
+}
+
+/// `[export]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExportJob {
+    /// Type of the weights.
+    pub dtype: ExportType,
+    /// Bytes in a file at most, at least 1.
+    pub max_shard_bytes: u64,
+}
+
+/// Type of exported weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExportType {
+    /// 32 bits.
+    Float32,
+    /// The upper half of them.
+    BFloat16,
 }
 
 /// `[memory]`
@@ -156,23 +275,31 @@ pub struct RunJob {
 
 /// Checks that `values` go together for this many data-parallel `ranks`, and types them.
 pub(super) fn validate(values: &Values, ranks: usize) -> Result<Job, JobError> {
-    let mut problems = relations::contradictions(values);
     let batches = relations::batches(values, ranks);
-    if let Err(error) = &batches {
+    let length = batches.clone().and_then(|(global_batch, _)| length(values, global_batch));
+    let steps = length.as_ref().map_or_else(|_| values.read("train.steps"), |length| length.steps());
+    let mut problems = relations::contradictions(values, steps);
+    if let Ok((_, micro_batches)) = batches {
+        problems.extend(relations::bf16_sums(values, micro_batches));
+    }
+    // What is wrong with the batches leaves the length open, and is its error too.
+    if let Err(error) = &length {
         problems.extend_from_slice(error.messages());
     }
     JobError::if_any(problems)?;
-    let (global_batch, micro_batches) = batches?;
+    let ((global_batch, micro_batches), length) = (batches?, length?);
     Ok(Job {
         model: model(values)?,
         data: DataJob {
-            train: values.need("data.train")?,
+            from: sources::from(values)?,
+            cache: values.read("data.cache"),
             tokenizer: values.need("data.tokenizer")?,
             sequence_length: values.need("data.sequence_length")?,
-            validation: values.need("data.validation")?,
+            packing: values.need("data.packing")?,
+            validation: values.read("data.validation"),
         },
         train: TrainJob {
-            steps: values.need("train.steps")?,
+            length,
             micro_batch: values.need("train.micro_batch")?,
             global_batch,
             micro_batches,
@@ -181,21 +308,38 @@ pub(super) fn validate(values: &Values, ranks: usize) -> Result<Job, JobError> {
             clip: Some(values.need("train.clip")?).filter(|clip| *clip > 0.0),
             evaluate_every: Some(values.need("train.evaluate_every")?).filter(|every| *every > 0),
             evaluate_batches: Some(values.need("train.evaluate_batches")?).filter(|count| *count > 0),
+            stop: early_stop(values)?,
         },
         optimizer: optimizer(values)?,
+        precision: precision(values, micro_batches)?,
         memory: MemoryJob {
-            budget: values.read::<String>("memory.budget").and_then(|size| bytes::parse_bytes(&size).ok()),
+            budget: size(values, "memory.budget"),
             recompute: values.need("memory.recompute")?,
         },
         checkpoint: CheckpointJob {
             every: Some(values.need("checkpoint.every")?).filter(|every| *every > 0),
             keep: values.need("checkpoint.keep")?,
         },
+        export: ExportJob {
+            dtype: values.need("export.dtype")?,
+            max_shard_bytes: size(values, "export.max_shard_size").unwrap_or(u64::MAX),
+        },
         run: RunJob {
             dir: values.need("run.dir")?,
             threads: Some(values.need("run.threads")?).filter(|threads| *threads > 0),
         },
     })
+}
+
+/// An amount of memory, checked when it was resolved.
+fn size(values: &Values, key: &str) -> Option<u64> {
+    values.read::<String>(key).and_then(|size| bytes::parse_bytes(&size).ok())
+}
+
+fn precision(values: &Values, micro_batches: usize) -> Result<PrecisionJob, JobError> {
+    let mode = values.need("precision.mode")?;
+    let one = if micro_batches == 1 { mode } else { Precision::F32 };
+    Ok(PrecisionJob { mode, gradients: values.read("precision.gradients").unwrap_or(one) })
 }
 
 /// Resolving has made sure that exactly one of the two keys is there.
@@ -209,6 +353,30 @@ fn model(values: &Values) -> Result<ModelSource, JobError> {
     }
 }
 
+/// Resolving has made sure that exactly one of the three keys is there.
+fn length(values: &Values, global_batch: usize) -> Result<Length, JobError> {
+    if let Some(epochs) = values.read("train.epochs") {
+        return Ok(Length::Epochs(epochs));
+    }
+    match relations::steps_of_tokens(values, global_batch)? {
+        Some(steps) => Ok(Length::Steps(steps)),
+        None => values.need("train.steps").map(Length::Steps),
+    }
+}
+
+fn early_stop(values: &Values) -> Result<Option<EarlyStop>, JobError> {
+    let stop = EarlyStop {
+        patience: values.need("train.stop_patience")?,
+        min_delta: values.need("train.stop_min_delta")?,
+    };
+    Ok(Some(stop).filter(|stop| stop.patience > 0))
+}
+
+/// The part of a run that one of two keys says; `None` where neither does.
+fn span(values: &Values, steps: &str, share: &str) -> Option<Span> {
+    values.read(steps).map(Span::Steps).or_else(|| values.read(share).map(Span::Share))
+}
+
 fn optimizer(values: &Values) -> Result<OptimizerJob, JobError> {
     let learning_rate = values.need("optimizer.learning_rate")?;
     Ok(OptimizerJob {
@@ -218,8 +386,10 @@ fn optimizer(values: &Values) -> Result<OptimizerJob, JobError> {
         beta2: values.need("optimizer.beta2")?,
         eps: values.need("optimizer.eps")?,
         weight_decay: values.need("optimizer.weight_decay")?,
+        no_decay: values.read("optimizer.no_decay").unwrap_or_default(),
         schedule: values.need("optimizer.schedule")?,
-        warmup_steps: values.need("optimizer.warmup_steps")?,
+        warmup: span(values, "optimizer.warmup_steps", "optimizer.warmup_share").unwrap_or(Span::Steps(0)),
+        decay: span(values, "optimizer.decay_steps", "optimizer.decay_share"),
         // Without one the schedule is constant.
         final_learning_rate: values.read("optimizer.final_learning_rate").unwrap_or(learning_rate),
     })

@@ -68,6 +68,8 @@ impl Place {
     pub fn command(&self, args: &[&str]) -> Command {
         let mut c = Command::new(env!("CARGO_BIN_EXE_memwall"));
         c.args(args).current_dir(self.dir.path());
+        // Never the user's own.
+        c.env("XDG_CACHE_HOME", self.path("cache"));
         c
     }
 
@@ -100,6 +102,12 @@ impl Place {
         }
     }
 
+    /// Whole lines of metrics.jsonl so far.
+    pub fn metrics_written(&self, run: &str) -> usize {
+        let metrics = std::fs::read(self.path(run).join("metrics.jsonl")).unwrap_or_default();
+        metrics.iter().filter(|b| **b == b'\n').count()
+    }
+
     pub fn json(&self, name: &str) -> Value {
         serde_json::from_str(&std::fs::read_to_string(self.path(name)).unwrap()).unwrap()
     }
@@ -128,4 +136,18 @@ pub fn contents(folder: &Path) -> Vec<(String, Vec<u8>)> {
         .collect();
     files.sort();
     files
+}
+
+/// The bytes of each tensor of a safetensors file, read as the format's description says.
+pub fn tensors(path: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let bytes = std::fs::read(path).unwrap();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let v: Value = serde_json::from_slice(&bytes[8..header]).unwrap();
+    let tensors = v.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__");
+    tensors
+        .map(|(name, info)| {
+            let at = |i: usize| header + info["data_offsets"][i].as_u64().unwrap() as usize;
+            (name.clone(), bytes[at(0)..at(1)].to_vec())
+        })
+        .collect()
 }

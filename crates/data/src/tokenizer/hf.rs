@@ -5,7 +5,7 @@ use std::{panic, path::Path};
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::{TOKENIZER_CONFIG_JSON, TOKENIZER_JSON, read, tokenizer_config};
+use super::{Cuts, TOKENIZER_CONFIG_JSON, TOKENIZER_JSON, read, tokenizer_config};
 use crate::DataError;
 
 /// Files beside tokenizer.json that belong to the tokenizer.
@@ -31,6 +31,7 @@ pub(super) struct HfTokenizer {
     tokenizer: tokenizers::Tokenizer,
     vocab_size: usize,
     end_of_document: Option<u32>,
+    cuts: Cuts,
     /// Names and contents. They are kept so that a model is saved with the tokenizer it was trained with,
     /// even if the files have changed since.
     files: Vec<(&'static str, Vec<u8>)>,
@@ -51,6 +52,7 @@ impl HfTokenizer {
         let largest = tokenizer.get_vocab(true).into_values().max();
         let vocab_size = largest.ok_or_else(|| malformed("its vocabulary is empty".into()))? as usize + 1;
 
+        let cuts = serde_json::from_slice(&json).map_or(Cuts::Nowhere, |definition| Cuts::of(&definition));
         let mut files = vec![(TOKENIZER_JSON, json)];
         let mut named = None;
         for name in SIDE_FILES {
@@ -65,7 +67,7 @@ impl HfTokenizer {
         }
         let mut candidates = named.as_deref().into_iter().chain(END_OF_DOCUMENT_TEXTS);
         let end_of_document = candidates.find_map(|text| tokenizer.token_to_id(text));
-        Ok(HfTokenizer { tokenizer, vocab_size, end_of_document, files })
+        Ok(HfTokenizer { tokenizer, vocab_size, end_of_document, cuts, files })
     }
 
     pub(super) fn vocab_size(&self) -> usize {
@@ -74,6 +76,15 @@ impl HfTokenizer {
 
     pub(super) fn end_of_document(&self) -> Option<u32> {
         self.end_of_document
+    }
+
+    pub(super) fn cuts(&self) -> Cuts {
+        self.cuts
+    }
+
+    pub(super) fn hash(&self) -> String {
+        let json = self.files.iter().find(|(name, _)| *name == TOKENIZER_JSON).map(|(_, content)| content);
+        blake3::hash(json.map_or(&[], Vec::as_slice)).to_hex().to_string()
     }
 
     pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {

@@ -206,9 +206,9 @@ kernel! {
             let g = |i: usize| w[i].wide() * dy[i].wide();
             let along_ones = sum16(dim, g) / dim as f32;
             let along_n = sum16(dim, |i| g(i) * n(i)) / dim as f32;
-            for i in 0..dim {
+            for (i, dx) in dx.iter_mut().enumerate() {
                 let d = r * (g(i) - along_ones - n(i) * along_n);
-                dx[i] = T::narrow(dx[i].wide() + d);
+                *dx = T::narrow(dx.wide() + d);
             }
         }
     }

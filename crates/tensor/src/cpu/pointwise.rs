@@ -140,6 +140,9 @@ impl Pointwise for Cpu {
             let (x, keys) = (x.get::<T>(), dropout.keys.get::<i64>());
             let each = x.len() / keys.len();
             assert_eq!(each * keys.len(), x.len(), "elements of each sequence");
+            if each == 0 {
+                return;
+            }
             for (x, key) in x.chunks_exact_mut(each).zip(keys) {
                 let key = dropout_key(*key, dropout.salt);
                 let x = Shared::of(x);
@@ -250,7 +253,7 @@ kernel! {
 /// `2u`.
 #[inline(always)]
 fn gate_of_gelu(x: f32) -> (f32, f32) {
-    const SCALE: f32 = 1.595_769_1;
+    const SCALE: f32 = 1.595_769;
     let square = x * x;
     let twice = SCALE * x * square.mul_add(0.044_715, 1.0);
     (sigmoid(twice), SCALE * square.mul_add(3.0 * 0.044_715, 1.0))

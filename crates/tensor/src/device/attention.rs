@@ -27,7 +27,10 @@ impl AttentionDims {
     pub const MAX_HEAD_DIM: usize = 256;
 }
 
-/// Random zeros, keyed so that neither layout nor recomputation can change them.
+/// Random zeros, keyed so that neither layout nor recomputation can change them: element `i` of a sequence whose key is
+/// `k` stays where `survives(mix(k ^ mix(salt)), i, rate)`, with these functions of [`crate::math`]. For the
+/// probabilities of an attention's head `h`, `h x 2^32` is added to the salt, and that which query `q` gives key `j`
+/// is element `q x 2^32 + j`.
 #[derive(Debug)]
 pub struct Dropout<'a, B> {
     /// A key for each sequence, i64: a function of seed and sample.

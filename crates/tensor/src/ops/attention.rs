@@ -1,9 +1,9 @@
 //! Attention and its backward.
 
-use super::{activation, require};
+use super::{activation, require, require_types};
 use crate::device::{Attention, AttentionDims, AttentionInput, AttentionSaved, Dropout};
 use crate::{Category, DType, Error, Shape, Tensor, View};
-use memwall_layout::rules;
+use memwall_layout::{Placements, rules};
 
 /// What attention reads, with shapes and placements; see [`AttentionInput`].
 #[derive(Debug)]
@@ -39,7 +39,8 @@ impl<'a, D: Attention> Attended<'a, D> {
         }
     }
 
-    fn check(&self, operation: &'static str, d: &AttentionDims) -> Result<(), Error> {
+    /// Placements of the result.
+    fn check(&self, operation: &'static str, d: &AttentionDims) -> Result<Placements, Error> {
         let (q, k, v, positions) = (self.q.shape, self.k.shape, self.v.shape, self.positions.shape);
         let fits = q == Shape::matrix(d.batch * d.queries, d.heads * d.head_dim)
             && k == Shape::matrix(d.batch * d.keys, d.kv_heads * d.head_dim)
@@ -48,8 +49,19 @@ impl<'a, D: Attention> Attended<'a, D> {
             && d.keys >= d.queries
             && d.head_dim <= AttentionDims::MAX_HEAD_DIM
             && d.window != Some(0)
+            && d.head_dim > 0
             && d.heads.checked_rem(d.kv_heads) == Some(0);
-        Ok(require(fits, operation, &[q, k, v, positions])?)
+        require(fits, operation, &[q, k, v, positions])?;
+        let alike = [self.q.dtype(), self.k.dtype(), self.v.dtype()];
+        require_types(operation, &alike, &[(self.positions.dtype(), DType::I32)])?;
+        if let Some(dropout) = self.dropout {
+            let keys = Shape::vector(dropout.keys.len());
+            require(keys == Shape::vector(d.batch), operation, &[q, keys])?;
+            require_types(operation, &[], &[(dropout.keys.dtype(), DType::I64)])?;
+            // Heads that are sharded would draw the zeros of the first ones.
+            rules::dropout(&self.q.placements)?;
+        }
+        Ok(rules::attention(&self.q.placements, &self.k.placements, &self.v.placements)?)
     }
 }
 
@@ -76,15 +88,14 @@ pub struct AttentionGradients<D: Attention> {
 /// Forward.
 ///
 /// # Errors
-/// Shapes or placements that do not fit; out of memory.
+/// Shapes, types or placements that do not fit; out of memory.
 pub fn attention<D: Attention>(
     device: &D,
     dims: AttentionDims,
     input: Attended<'_, D>,
 ) -> Result<AttentionForward<D>, Error> {
-    input.check("attention", &dims)?;
-    let Attended { q, k, v, .. } = input;
-    let placements = rules::attention(&q.placements, &k.placements, &v.placements)?;
+    let placements = input.check("attention", &dims)?;
+    let q = input.q;
     let mut out = activation(device, q.dtype(), q.shape, placements)?;
     let mut lse = activation(device, DType::F32, Shape::matrix(q.shape.rows(), dims.heads), placements)?;
     device.attention(dims, input.input(), out.view_mut().slice, lse.view_mut().slice);
@@ -94,7 +105,7 @@ pub fn attention<D: Attention>(
 /// Backward.
 ///
 /// # Errors
-/// Shapes or placements that do not fit; out of memory.
+/// Shapes, types or placements that do not fit; out of memory.
 pub fn attention_backward<D: Attention>(
     device: &D,
     dims: AttentionDims,
@@ -103,13 +114,14 @@ pub fn attention_backward<D: Attention>(
     dout: View<'_, D>,
 ) -> Result<AttentionGradients<D>, Error> {
     const NAME: &str = "attention backward";
-    input.check(NAME, &dims)?;
+    let placements = input.check(NAME, &dims)?;
     let Attended { q, k, v, .. } = input;
     let (out, lse) = (forward.out.shape(), forward.lse.shape());
     let fits = dout.shape == q.shape && out == q.shape && lse == Shape::matrix(q.shape.rows(), dims.heads);
     require(fits, NAME, &[q.shape, out, lse, dout.shape])?;
-    let placements =
-        rules::elementwise(NAME, [&q.placements, &k.placements, &v.placements, &dout.placements])?;
+    let alike = [q.dtype(), forward.out.dtype(), dout.dtype()];
+    require_types(NAME, &alike, &[(forward.lse.dtype(), DType::F32)])?;
+    let placements = rules::elementwise(NAME, [&placements, &dout.placements])?;
     let mut dk = activation(device, k.dtype(), k.shape, placements)?;
     let mut dv = activation(device, v.dtype(), v.shape, placements)?;
     let mut dq = activation(device, DType::F32, q.shape, placements)?;

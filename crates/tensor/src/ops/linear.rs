@@ -1,8 +1,8 @@
-//! The linear layer `y = x w^T` and its gradients.
+//! The linear layer `y = x w^T` and its gradients. Each operand and each result is f32 or bf16.
 
-use super::{activation, require};
+use super::{activation, require, require_types};
 use crate::device::{Linear, MatmulDims, MatmulLayout};
-use crate::{Error, Shape, Tensor, View, ViewMut};
+use crate::{DType, Error, Shape, Tensor, TypeError, View, ViewMut};
 use memwall_layout::rules;
 
 /// A layer's matrix: `[out, in]`, or lying transposed, `[in, out]`.
@@ -44,7 +44,7 @@ impl<D: Linear> Matrix<'_, D> {
 /// `y = x w^T`: `x [tokens, in]`, `w` of `in` to `out` dims, `y [tokens, out]` in the type of `x`.
 ///
 /// # Errors
-/// Shapes or placements that do not fit; out of memory.
+/// Shapes, types or placements that do not fit; out of memory.
 pub fn linear<'a, D: Linear + 'a>(
     device: &D,
     x: View<'_, D>,
@@ -60,7 +60,7 @@ pub fn linear<'a, D: Linear + 'a>(
 /// `y = x w^T`, added to `y` when `accumulate`.
 ///
 /// # Errors
-/// Shapes or placements that do not fit.
+/// Shapes, types or placements that do not fit.
 pub fn linear_into<'a, D: Linear + 'a>(
     device: &D,
     x: View<'_, D>,
@@ -75,6 +75,7 @@ pub fn linear_into<'a, D: Linear + 'a>(
     let m = x.shape.rows();
     let fits = x.shape.cols() == k && y.shape == Shape::matrix(m, n);
     require(fits, "linear", &[x.shape, w.view.shape, y.shape])?;
+    floats("linear", [x.dtype(), w.view.dtype(), y.dtype()])?;
     let layout = if w.transposed { MatmulLayout::Nn } else { MatmulLayout::Nt };
     device.matmul(layout, MatmulDims { m, n, k }, x.slice, w.view.slice, y.slice, accumulate);
     Ok(())
@@ -83,7 +84,7 @@ pub fn linear_into<'a, D: Linear + 'a>(
 /// `dx = dy w`, in the type of `dy`.
 ///
 /// # Errors
-/// Shapes or placements that do not fit; out of memory.
+/// Shapes, types or placements that do not fit; out of memory.
 pub fn linear_input_gradient<'a, D: Linear + 'a>(
     device: &D,
     dy: View<'_, D>,
@@ -99,7 +100,7 @@ pub fn linear_input_gradient<'a, D: Linear + 'a>(
 /// `dx = dy w`, added to `dx` when `accumulate`.
 ///
 /// # Errors
-/// Shapes or placements that do not fit.
+/// Shapes, types or placements that do not fit.
 pub fn linear_input_gradient_into<'a, D: Linear + 'a>(
     device: &D,
     dy: View<'_, D>,
@@ -115,6 +116,7 @@ pub fn linear_input_gradient_into<'a, D: Linear + 'a>(
     let m = dy.shape.rows();
     let fits = dy.shape.cols() == k && dx.shape == Shape::matrix(m, n);
     require(fits, NAME, &[dy.shape, w.view.shape, dx.shape])?;
+    floats(NAME, [dy.dtype(), w.view.dtype(), dx.dtype()])?;
     let layout = if w.transposed { MatmulLayout::Nt } else { MatmulLayout::Nn };
     device.matmul(layout, MatmulDims { m, n, k }, dy.slice, w.view.slice, dx.slice, accumulate);
     Ok(())
@@ -124,7 +126,7 @@ pub fn linear_input_gradient_into<'a, D: Linear + 'a>(
 /// `x` as `dy` and `dy` as `x`.
 ///
 /// # Errors
-/// Shapes or placements that do not fit.
+/// Shapes, types or placements that do not fit.
 pub fn linear_weight_gradient<D: Linear>(
     device: &D,
     dy: View<'_, D>,
@@ -132,11 +134,18 @@ pub fn linear_weight_gradient<D: Linear>(
     dw: ViewMut<'_, D>,
     accumulate: bool,
 ) -> Result<(), Error> {
+    const NAME: &str = "linear backward for the weight";
     let placements = rules::linear_weight_gradient(&dy.placements, &x.placements)?;
-    rules::accumulate("linear backward for the weight", &dw.placements, &placements)?;
+    rules::accumulate(NAME, &dw.placements, &placements)?;
     let (m, n, k) = (dy.shape.cols(), x.shape.cols(), dy.shape.rows());
     let fits = x.shape.rows() == k && dw.shape == Shape::matrix(m, n);
-    require(fits, "linear backward for the weight", &[dy.shape, x.shape, dw.shape])?;
+    require(fits, NAME, &[dy.shape, x.shape, dw.shape])?;
+    floats(NAME, [dy.dtype(), x.dtype(), dw.dtype()])?;
     device.matmul(MatmulLayout::Tn, MatmulDims { m, n, k }, dy.slice, x.slice, dw.slice, accumulate);
     Ok(())
+}
+
+/// A product mixes f32 and bf16 freely, and takes nothing else.
+fn floats(operation: &'static str, types: [DType; 3]) -> Result<(), TypeError> {
+    types.iter().try_for_each(|t| require_types(operation, &[*t], &[]))
 }

@@ -1,15 +1,15 @@
 //! The loss of a chunk of logits.
 
-use super::require;
+use super::{require, require_types};
 use crate::device::Loss;
 use crate::fixed::Wide;
-use crate::{Error, Shape, View, ViewMut};
+use crate::{DType, Error, Shape, View, ViewMut};
 use memwall_layout::rules;
 
 /// Cross-entropy of each row of `logits [tokens, vocabulary]`; see [`Loss::cross_entropy`].
 ///
 /// # Errors
-/// Shapes or placements that do not fit.
+/// Shapes, types or placements that do not fit.
 pub fn cross_entropy<D: Loss>(
     device: &D,
     logits: ViewMut<'_, D>,
@@ -19,11 +19,10 @@ pub fn cross_entropy<D: Loss>(
 ) -> Result<(), Error> {
     const NAME: &str = "cross_entropy";
     let rows = Shape::vector(logits.shape.rows());
-    require(
-        targets.shape == rows && losses.shape == rows,
-        NAME,
-        &[logits.shape, targets.shape, losses.shape],
-    )?;
+    let fits = targets.shape == rows && losses.shape == rows && logits.shape.cols() > 0;
+    require(fits, NAME, &[logits.shape, targets.shape, losses.shape])?;
+    let exact = [(logits.dtype(), DType::F32), (targets.dtype(), DType::I32), (losses.dtype(), DType::F32)];
+    require_types(NAME, &[], &exact)?;
     rules::elementwise(NAME, [&logits.placements, &targets.placements, &losses.placements])?;
     device.cross_entropy(logits.slice, targets.slice, losses.slice, scale);
     Ok(())
@@ -32,7 +31,7 @@ pub fn cross_entropy<D: Loss>(
 /// Adds `scale x sum of values` to the wide sum `into`.
 ///
 /// # Errors
-/// Shapes that do not fit.
+/// Shapes or types that do not fit.
 pub fn sum_wide<D: Loss>(
     device: &D,
     values: View<'_, D>,
@@ -40,6 +39,7 @@ pub fn sum_wide<D: Loss>(
     into: ViewMut<'_, D>,
 ) -> Result<(), Error> {
     require(into.shape == Shape::vector(Wide::LEN), "sum_wide", &[values.shape, into.shape])?;
+    require_types("sum_wide", &[], &[(values.dtype(), DType::F32), (into.dtype(), DType::I64)])?;
     device.sum_wide(values.slice, scale, into.slice);
     Ok(())
 }

@@ -18,7 +18,7 @@ pub use pointwise::{
 };
 
 use crate::device::Memory;
-use crate::{Category, DType, Error, Shape, ShapeError, Tensor};
+use crate::{Category, DType, Error, Shape, ShapeError, Tensor, TypeError};
 use memwall_layout::Placements;
 
 /// Refuses operands whose shapes do not fit.
@@ -28,6 +28,22 @@ pub(crate) fn require(fits: bool, operation: &'static str, shapes: &[Shape]) -> 
     }
     let shapes = shapes.iter().map(|s| format!("{s:?}")).collect::<Vec<_>>().join(", ");
     Err(ShapeError { operation, shapes })
+}
+
+/// Refuses operands whose element types do not fit: `alike` are all f32 or all bf16, and of each pair in `exact` the
+/// first, an operand's, must be the second.
+fn require_types(
+    operation: &'static str,
+    alike: &[DType],
+    exact: &[(DType, DType)],
+) -> Result<(), TypeError> {
+    let fits = alike.iter().all(|t| t.is_float() && *t == alike[0]) && exact.iter().all(|(t, of)| t == of);
+    if fits {
+        return Ok(());
+    }
+    let types = alike.iter().chain(exact.iter().map(|(t, _)| t));
+    let types = types.map(|t| format!("{t:?}")).collect::<Vec<_>>().join(", ");
+    Err(TypeError { operation, types })
 }
 
 /// A new activation.

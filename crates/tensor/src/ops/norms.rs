@@ -1,6 +1,6 @@
 //! RMSNorm and LayerNorm.
 
-use super::{activation, require};
+use super::{activation, require, require_types};
 use crate::device::{LayerNorm, Norms, RowStats};
 use crate::{DType, Error, Shape, Tensor, View, ViewMut};
 use memwall_layout::{Placements, rules};
@@ -32,18 +32,27 @@ impl<D: Norms> Normed<D> {
         let mean = self.mean.as_ref()?;
         Some(RowStats { mean: mean.view().slice, rstd: self.rstd.view().slice })
     }
+
+    fn has_rows(&self, rows: usize) -> bool {
+        let rows = Shape::vector(rows);
+        self.rstd.shape() == rows && self.mean.as_ref().is_none_or(|m| m.shape() == rows)
+    }
 }
 
 /// Norm of each row of `x [tokens, dim]`.
 ///
 /// # Errors
-/// Shapes or placements that do not fit; out of memory.
+/// Shapes, types or placements that do not fit; out of memory.
 pub fn norm<D: Norms>(device: &D, x: View<'_, D>, weights: NormWeights<'_, D>) -> Result<Normed<D>, Error> {
     let NormWeights { w, b, eps } = weights;
     let like = Shape::vector(x.shape.cols());
-    let fits = w.shape == like && b.is_none_or(|b| b.shape == like);
-    require(fits, "norm", &[x.shape, w.shape])?;
+    let fits = !like.is_empty() && w.shape == like && b.is_none_or(|b| b.shape == like);
+    require(fits, "norm", &[x.shape, w.shape, b.map_or(like, |b| b.shape)])?;
+    require_types("norm", &[x.dtype(), w.dtype(), b.map_or(w.dtype(), |b| b.dtype())], &[])?;
     let placements = rules::rowwise("norm", &x.placements, &w.placements)?;
+    if let Some(b) = b {
+        rules::rowwise("norm", &x.placements, &b.placements)?;
+    }
     let mut y = activation(device, x.dtype(), x.shape, placements)?;
     let row = || activation(device, DType::F32, Shape::vector(x.shape.rows()), placements);
     let (mut mean, mut rstd) = (b.map(|_| row()).transpose()?, row()?);
@@ -61,7 +70,7 @@ pub fn norm<D: Norms>(device: &D, x: View<'_, D>, weights: NormWeights<'_, D>) -
 /// Adds the gradient for the norm's input to `dx`.
 ///
 /// # Errors
-/// Shapes or placements that do not fit.
+/// Shapes, types or placements that do not fit.
 pub fn norm_input_gradient<D: Norms>(
     device: &D,
     x: View<'_, D>,
@@ -73,10 +82,11 @@ pub fn norm_input_gradient<D: Norms>(
     const NAME: &str = "norm backward for the input";
     let rstd = normed.rstd.view();
     let fits = w.shape == Shape::vector(x.shape.cols())
-        && rstd.shape == Shape::vector(x.shape.rows())
+        && normed.has_rows(x.shape.rows())
         && dy.shape == x.shape
         && dx.shape == x.shape;
     require(fits, NAME, &[x.shape, w.shape, rstd.shape, dy.shape, dx.shape])?;
+    require_types(NAME, &[x.dtype(), w.dtype(), dy.dtype(), dx.dtype()], &[(rstd.dtype(), DType::F32)])?;
     let placements = rules::rowwise(NAME, &dy.placements, &w.placements)?;
     rules::accumulate(NAME, &x.placements, &placements)?;
     rules::accumulate(NAME, &dx.placements, &placements)?;
@@ -87,10 +97,10 @@ pub fn norm_input_gradient<D: Norms>(
     Ok(())
 }
 
-/// The gradient for the norm's weight, added to `dw` when `accumulate`. A bias's is [`super::sum_rows`].
+/// The gradient for the norm's weight, added to `dw` when `accumulate`. A bias's is [`super::bias_gradient`].
 ///
 /// # Errors
-/// Shapes or placements that do not fit.
+/// Shapes, types or placements that do not fit.
 pub fn norm_weight_gradient<D: Norms>(
     device: &D,
     x: View<'_, D>,
@@ -101,10 +111,11 @@ pub fn norm_weight_gradient<D: Norms>(
 ) -> Result<(), Error> {
     const NAME: &str = "norm backward for the weight";
     let rstd = normed.rstd.view();
-    let fits = dw.shape == Shape::vector(x.shape.cols())
-        && rstd.shape == Shape::vector(x.shape.rows())
-        && dy.shape == x.shape;
+    let fits =
+        dw.shape == Shape::vector(x.shape.cols()) && normed.has_rows(x.shape.rows()) && dy.shape == x.shape;
     require(fits, NAME, &[x.shape, rstd.shape, dy.shape, dw.shape])?;
+    let exact = [(rstd.dtype(), DType::F32), (dw.dtype(), DType::F32)];
+    require_types(NAME, &[x.dtype(), dy.dtype()], &exact)?;
     let placements: Placements = rules::rowwise_weight_gradient(NAME, &dy.placements, &x.placements)?;
     rules::accumulate(NAME, &dw.placements, &placements)?;
     match normed.rows() {

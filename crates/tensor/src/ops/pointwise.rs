@@ -1,16 +1,18 @@
 //! Lookups, rotary embedding, activations, sums and dropout.
 
-use super::{activation, require};
+use super::{activation, require, require_types};
 use crate::device::{Columns, Dropout, Pointwise, RopeDims};
-use crate::{Error, Shape, Tensor, View, ViewMut};
+use crate::{DType, Error, Shape, Tensor, View, ViewMut};
 use memwall_layout::rules;
 
 /// Rows of `table [vocabulary, dim]` by token ids `ids [tokens]`.
 ///
 /// # Errors
-/// Shapes or placements that do not fit; out of memory.
+/// Shapes, types or placements that do not fit; out of memory.
 pub fn embedding<D: Pointwise>(device: &D, ids: View<'_, D>, table: View<'_, D>) -> Result<Tensor<D>, Error> {
     let placements = rules::lookup(&ids.placements, &table.placements)?;
+    require(!table.shape.is_empty(), "embedding", &[ids.shape, table.shape])?;
+    require_types("embedding", &[table.dtype()], &[(ids.dtype(), DType::I32)])?;
     let dim = table.shape.cols();
     let mut out = activation(device, table.dtype(), Shape::matrix(ids.shape.len(), dim), placements)?;
     device.embedding(ids.slice, table.slice, dim, out.view_mut().slice, false);
@@ -20,7 +22,7 @@ pub fn embedding<D: Pointwise>(device: &D, ids: View<'_, D>, table: View<'_, D>)
 /// Adds rows of `table [positions, dim]` by `ids [tokens]` to `x [tokens, dim]`.
 ///
 /// # Errors
-/// Shapes or placements that do not fit.
+/// Shapes, types or placements that do not fit.
 pub fn add_embedding<D: Pointwise>(
     device: &D,
     ids: View<'_, D>,
@@ -29,7 +31,9 @@ pub fn add_embedding<D: Pointwise>(
 ) -> Result<(), Error> {
     const NAME: &str = "embedding";
     let dim = table.shape.cols();
-    require(x.shape == Shape::matrix(ids.shape.len(), dim), NAME, &[ids.shape, table.shape, x.shape])?;
+    let fits = x.shape == Shape::matrix(ids.shape.len(), dim) && !table.shape.is_empty();
+    require(fits, NAME, &[ids.shape, table.shape, x.shape])?;
+    require_types(NAME, &[table.dtype(), x.dtype()], &[(ids.dtype(), DType::I32)])?;
     let placements = rules::lookup(&ids.placements, &table.placements)?;
     rules::accumulate(NAME, &x.placements, &placements)?;
     device.embedding(ids.slice, table.slice, dim, x.slice, true);
@@ -39,7 +43,7 @@ pub fn add_embedding<D: Pointwise>(
 /// The gradient for the table, added to `dtable` when `accumulate`.
 ///
 /// # Errors
-/// Shapes or placements that do not fit.
+/// Shapes, types or placements that do not fit.
 pub fn embedding_gradient<D: Pointwise>(
     device: &D,
     ids: View<'_, D>,
@@ -49,7 +53,10 @@ pub fn embedding_gradient<D: Pointwise>(
 ) -> Result<(), Error> {
     const NAME: &str = "embedding backward";
     let dim = dtable.shape.cols();
-    require(dy.shape == Shape::matrix(ids.shape.len(), dim), NAME, &[ids.shape, dy.shape, dtable.shape])?;
+    let fits = dy.shape == Shape::matrix(ids.shape.len(), dim) && !dtable.shape.is_empty();
+    require(fits, NAME, &[ids.shape, dy.shape, dtable.shape])?;
+    let exact = [(ids.dtype(), DType::I32), (dtable.dtype(), DType::F32)];
+    require_types(NAME, &[dy.dtype()], &exact)?;
     let placements = rules::rowwise_weight_gradient(NAME, &dy.placements, &ids.placements)?;
     rules::accumulate(NAME, &dtable.placements, &placements)?;
     device.embedding_gradient(ids.slice, dy.slice, dim, dtable.slice, accumulate);
@@ -59,7 +66,7 @@ pub fn embedding_gradient<D: Pointwise>(
 /// Turns the heads of `x [tokens, heads x head_dim]` by their positions' angles; back when `inverse`.
 ///
 /// # Errors
-/// Shapes or placements that do not fit.
+/// Shapes, types or placements that do not fit.
 pub fn rope<D: Pointwise>(
     device: &D,
     x: ViewMut<'_, D>,
@@ -72,6 +79,8 @@ pub fn rope<D: Pointwise>(
         && x.shape.cols().checked_rem(head_dim) == Some(0)
         && positions.shape == Shape::vector(x.shape.rows());
     require(fits, "rope", &[x.shape, positions.shape, table.shape])?;
+    let exact = [(positions.dtype(), DType::I32), (table.dtype(), DType::F32)];
+    require_types("rope", &[x.dtype()], &exact)?;
     // Linear and elementwise in x: any placement of x is kept.
     let dims = RopeDims { rows: x.shape.rows(), heads: x.shape.cols() / head_dim, head_dim };
     device.rope(dims, x.slice, positions.slice, table.slice, inverse);
@@ -81,9 +90,10 @@ pub fn rope<D: Pointwise>(
 /// `silu(gate) * up`.
 ///
 /// # Errors
-/// Shapes or placements that do not fit; out of memory.
+/// Shapes, types or placements that do not fit; out of memory.
 pub fn swiglu<D: Pointwise>(device: &D, gate: View<'_, D>, up: View<'_, D>) -> Result<Tensor<D>, Error> {
     require(gate.shape == up.shape, "swiglu", &[gate.shape, up.shape])?;
+    require_types("swiglu", &[gate.dtype(), up.dtype()], &[])?;
     let placements = rules::elementwise("swiglu", [&gate.placements, &up.placements])?;
     let mut out = activation(device, gate.dtype(), gate.shape, placements)?;
     device.swiglu(gate.slice, up.slice, out.view_mut().slice);
@@ -93,7 +103,7 @@ pub fn swiglu<D: Pointwise>(device: &D, gate: View<'_, D>, up: View<'_, D>) -> R
 /// Replaces `gate` and `up` by their gradients.
 ///
 /// # Errors
-/// Shapes or placements that do not fit.
+/// Shapes, types or placements that do not fit.
 pub fn swiglu_backward<D: Pointwise>(
     device: &D,
     gate: ViewMut<'_, D>,
@@ -102,6 +112,7 @@ pub fn swiglu_backward<D: Pointwise>(
 ) -> Result<(), Error> {
     const NAME: &str = "swiglu backward";
     require(gate.shape == up.shape && gate.shape == dout.shape, NAME, &[gate.shape, up.shape, dout.shape])?;
+    require_types(NAME, &[gate.dtype(), up.dtype(), dout.dtype()], &[])?;
     rules::elementwise(NAME, [&gate.placements, &up.placements, &dout.placements])?;
     device.swiglu_backward(gate.slice, up.slice, dout.slice);
     Ok(())
@@ -110,8 +121,9 @@ pub fn swiglu_backward<D: Pointwise>(
 /// `gelu(x)`.
 ///
 /// # Errors
-/// Placements that do not fit; out of memory.
+/// Types or placements that do not fit; out of memory.
 pub fn gelu<D: Pointwise>(device: &D, x: View<'_, D>) -> Result<Tensor<D>, Error> {
+    require_types("gelu", &[x.dtype()], &[])?;
     let placements = rules::elementwise("gelu", [&x.placements])?;
     let mut out = activation(device, x.dtype(), x.shape, placements)?;
     device.gelu(x.slice, out.view_mut().slice);
@@ -121,10 +133,11 @@ pub fn gelu<D: Pointwise>(device: &D, x: View<'_, D>) -> Result<Tensor<D>, Error
 /// Replaces `x` by its gradient.
 ///
 /// # Errors
-/// Shapes or placements that do not fit.
+/// Shapes, types or placements that do not fit.
 pub fn gelu_backward<D: Pointwise>(device: &D, x: ViewMut<'_, D>, dout: View<'_, D>) -> Result<(), Error> {
     const NAME: &str = "gelu backward";
     require(x.shape == dout.shape, NAME, &[x.shape, dout.shape])?;
+    require_types(NAME, &[x.dtype(), dout.dtype()], &[])?;
     rules::elementwise(NAME, [&x.placements, &dout.placements])?;
     device.gelu_backward(x.slice, dout.slice);
     Ok(())
@@ -133,9 +146,10 @@ pub fn gelu_backward<D: Pointwise>(device: &D, x: ViewMut<'_, D>, dout: View<'_,
 /// `x += y`.
 ///
 /// # Errors
-/// Shapes or placements that do not fit.
+/// Shapes, types or placements that do not fit.
 pub fn add<D: Pointwise>(device: &D, x: ViewMut<'_, D>, y: View<'_, D>) -> Result<(), Error> {
     require(x.shape == y.shape, "add", &[x.shape, y.shape])?;
+    require_types("add", &[x.dtype(), y.dtype()], &[])?;
     rules::add(&x.placements, &y.placements)?;
     device.add(x.slice, y.slice);
     Ok(())
@@ -144,9 +158,11 @@ pub fn add<D: Pointwise>(device: &D, x: ViewMut<'_, D>, y: View<'_, D>) -> Resul
 /// Adds the bias `b [out]` to every row of `x [tokens, out]`.
 ///
 /// # Errors
-/// Shapes or placements that do not fit.
+/// Shapes, types or placements that do not fit.
 pub fn add_bias<D: Pointwise>(device: &D, x: ViewMut<'_, D>, b: View<'_, D>) -> Result<(), Error> {
-    require(b.shape == Shape::vector(x.shape.cols()), "bias", &[x.shape, b.shape])?;
+    let fits = b.shape == Shape::vector(x.shape.cols()) && !b.shape.is_empty();
+    require(fits, "bias", &[x.shape, b.shape])?;
+    require_types("bias", &[x.dtype(), b.dtype()], &[])?;
     rules::bias(&x.placements, &b.placements)?;
     device.add_rows(x.slice, b.slice);
     Ok(())
@@ -155,7 +171,7 @@ pub fn add_bias<D: Pointwise>(device: &D, x: ViewMut<'_, D>, b: View<'_, D>) -> 
 /// The gradient of a bias, the sum of the rows of `dy [tokens, out]`, added to `db` when `accumulate`.
 ///
 /// # Errors
-/// Shapes or placements that do not fit.
+/// Shapes, types or placements that do not fit.
 pub fn bias_gradient<D: Pointwise>(
     device: &D,
     dy: View<'_, D>,
@@ -163,23 +179,30 @@ pub fn bias_gradient<D: Pointwise>(
     accumulate: bool,
 ) -> Result<(), Error> {
     require(db.shape == Shape::vector(dy.shape.cols()), "bias backward", &[dy.shape, db.shape])?;
+    require_types("bias backward", &[dy.dtype()], &[(db.dtype(), DType::F32)])?;
     let placements = rules::bias_gradient(&dy.placements)?;
     rules::accumulate("bias backward", &db.placements, &placements)?;
     device.sum_rows(dy.slice, db.slice, accumulate);
     Ok(())
 }
 
+/// Whether a matrix has columns `start .. start + cols`, at least one.
+fn has_columns(of: Shape, start: usize, cols: usize) -> bool {
+    cols > 0 && start.checked_add(cols).is_some_and(|end| end <= of.cols())
+}
+
 /// Columns `start .. start + cols` of `x`, as a new activation.
 ///
 /// # Errors
-/// Columns that are not there, or are sharded; out of memory.
+/// Columns that are none or not there, or are sharded; types that do not fit; out of memory.
 pub fn columns<D: Pointwise>(
     device: &D,
     x: View<'_, D>,
     start: usize,
     cols: usize,
 ) -> Result<Tensor<D>, Error> {
-    require(start + cols <= x.shape.cols(), "columns", &[x.shape])?;
+    require(has_columns(x.shape, start, cols), "columns", &[x.shape])?;
+    require_types("columns", &[x.dtype()], &[])?;
     let placements = rules::columns(&x.placements)?;
     let mut out = activation(device, x.dtype(), Shape::matrix(x.shape.rows(), cols), placements)?;
     let (from, to) = (Columns { of: x.shape.cols(), start }, Columns { of: cols, start: 0 });
@@ -190,7 +213,7 @@ pub fn columns<D: Pointwise>(
 /// Copies `x` to the columns of `out` from `start` on: the backward of [`columns`].
 ///
 /// # Errors
-/// Columns that are not there, or are sharded.
+/// Columns that are none or not there, or are sharded; types that do not fit.
 pub fn set_columns<D: Pointwise>(
     device: &D,
     x: View<'_, D>,
@@ -198,8 +221,9 @@ pub fn set_columns<D: Pointwise>(
     start: usize,
 ) -> Result<(), Error> {
     let cols = x.shape.cols();
-    let fits = start + cols <= out.shape.cols() && x.shape.rows() == out.shape.rows();
+    let fits = has_columns(out.shape, start, cols) && x.shape.rows() == out.shape.rows();
     require(fits, "columns", &[x.shape, out.shape])?;
+    require_types("columns", &[x.dtype(), out.dtype()], &[])?;
     let placements = rules::columns(&x.placements)?;
     rules::accumulate("columns", &out.placements, &placements)?;
     let (from, to) = (Columns { of: cols, start: 0 }, Columns { of: out.shape.cols(), start });
@@ -210,7 +234,7 @@ pub fn set_columns<D: Pointwise>(
 /// Sets a share of `x` to zero and lets the rest grow. It is its own backward.
 ///
 /// # Errors
-/// Elements that are not equally many a sequence.
+/// Elements that are not equally many a sequence; types that do not fit; columns that are sharded.
 pub fn dropout<D: Pointwise>(
     device: &D,
     x: ViewMut<'_, D>,
@@ -218,6 +242,8 @@ pub fn dropout<D: Pointwise>(
 ) -> Result<(), Error> {
     let fits = x.shape.rows().checked_rem(dropout.keys.len()) == Some(0);
     require(fits, "dropout", &[x.shape, Shape::vector(dropout.keys.len())])?;
+    require_types("dropout", &[x.dtype()], &[(dropout.keys.dtype(), DType::I64)])?;
+    rules::dropout(&x.placements)?;
     device.dropout(x.slice, dropout);
     Ok(())
 }

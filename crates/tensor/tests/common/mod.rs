@@ -1,13 +1,22 @@
 //! Devices, data and comparisons that these tests share.
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
+pub mod attention;
+pub mod misfits;
+
 use memwall_layout::Placements;
 use memwall_tensor::device::Memory;
-use memwall_tensor::{Category, Cpu, DType, Description, Dry, Family, Shape, SliceMut, Tensor};
-use proptest::prelude::ProptestConfig;
+use memwall_tensor::{Category, Cpu, DType, Description, Dry, Family, Shape, SliceMut, Tensor, bf16};
+use proptest::prelude::*;
 
 /// Unit roundoff of f32: a rounded operation is off by at most this, relatively.
 pub const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
+
+/// Unit roundoff of bf16, whose fractions have 8 bits with the leading one.
+pub const LOW_UNIT: f64 = 1.0 / (1u64 << 8) as f64;
+
+/// The types that kernels compute on.
+pub const FLOATS: [DType; 2] = [DType::F32, DType::BF16];
 
 /// Relative error that `math::exp` states for itself.
 pub const EXP_ERROR: f64 = 2e-7;
@@ -33,12 +42,15 @@ pub fn cases(cases: u32) -> ProptestConfig {
 /// Elements of memory that [`with_family`] makes unusable as zeros.
 const POISONED: usize = 1 << 18;
 
+/// Not a number, nor is any half of it one in bf16.
+const POISON: u32 = 0x7fc0_7fc0;
+
 /// A CPU device whose memory holds what is not a number: fresh pages would be zero, and hide an operation
 /// that forgets to begin with a zero.
 fn with_family(threads: usize, family: Family) -> Cpu {
     let device = Cpu::with_family(Description { threads }, BUDGET, family).unwrap();
     let mut poison = device.alloc(POISONED, DType::F32, Category::Workspace).unwrap();
-    device.fill(SliceMut::all(&mut poison), f32::NAN);
+    device.fill(SliceMut::all(&mut poison), f32::from_bits(POISON));
     device
 }
 
@@ -66,6 +78,9 @@ pub trait Element: bytemuck::Pod {
 impl Element for f32 {
     const DTYPE: DType = DType::F32;
 }
+impl Element for bf16 {
+    const DTYPE: DType = DType::BF16;
+}
 impl Element for i32 {
     const DTYPE: DType = DType::I32;
 }
@@ -91,6 +106,21 @@ pub fn matrix<D: Memory>(device: &D, rows: usize, values: &[f32]) -> Tensor<D> {
     upload(device, Shape::matrix(rows, values.len() / rows), values)
 }
 
+/// Values rounded to bf16, by the library and not by the kernels' code.
+pub fn low(values: &[f32]) -> Vec<bf16> {
+    values.iter().map(|x| bf16::from_f32(*x)).collect()
+}
+
+/// A tensor of type `dtype` whose elements are `values` rounded to bf16, whatever the type: so that both types hold
+/// the same numbers.
+pub fn typed<D: Memory>(device: &D, dtype: DType, shape: Shape, values: &[f32]) -> Tensor<D> {
+    let rounded = low(values);
+    match dtype {
+        DType::BF16 => upload(device, shape, &rounded),
+        _ => upload(device, shape, &rounded.iter().map(|x| x.to_f32()).collect::<Vec<_>>()),
+    }
+}
+
 /// The elements of a tensor.
 pub fn download<D: Memory, T: Element>(device: &D, tensor: &Tensor<D>) -> Vec<T> {
     let mut out = vec![T::zeroed(); tensor.shape().len()];
@@ -101,6 +131,36 @@ pub fn download<D: Memory, T: Element>(device: &D, tensor: &Tensor<D>) -> Vec<T>
 /// The f32 elements of a tensor.
 pub fn floats<D: Memory>(device: &D, tensor: &Tensor<D>) -> Vec<f32> {
     download(device, tensor)
+}
+
+/// Bytes of tensors of any type.
+pub fn bytes<D: Memory>(device: &D, tensors: &[&Tensor<D>]) -> Vec<u8> {
+    let mut all = Vec::new();
+    for t in tensors {
+        let start = all.len();
+        all.resize(start + t.shape().len() * t.dtype().bytes(), 0);
+        device.read(t.view().slice, &mut all[start..]);
+    }
+    all
+}
+
+/// Fails unless `run` yields the same bytes on every device of [`all_cpus`].
+pub fn same_everywhere(run: impl Fn(&Cpu) -> Vec<u8>) {
+    let devices = all_cpus();
+    let want = run(&devices[0]);
+    for device in &devices[1..] {
+        let got = run(device);
+        let differs = got.iter().zip(&want).position(|(a, b)| a != b);
+        assert!(got.len() == want.len() && differs.is_none(), "{device:?} differs from byte {differs:?}");
+    }
+}
+
+/// The elements of a tensor of f32 or bf16, widened.
+pub fn values<D: Memory>(device: &D, tensor: &Tensor<D>) -> Vec<f32> {
+    match tensor.dtype() {
+        DType::BF16 => download::<_, bf16>(device, tensor).iter().map(|x| x.to_f32()).collect(),
+        _ => floats(device, tensor),
+    }
 }
 
 /// Bits of f32 elements, to compare exactly.
@@ -169,4 +229,14 @@ impl Stream {
             xs.swap(i, self.below(i + 1));
         }
     }
+}
+
+/// A tensor of random numbers within `-size .. size` that both types of [`FLOATS`] hold.
+pub fn random(device: &Cpu, dtype: DType, shape: Shape, size: f32, s: &mut Stream) -> Tensor<Cpu> {
+    typed(device, dtype, shape, &s.floats(shape.len(), size))
+}
+
+/// The types of [`FLOATS`].
+pub fn floating() -> impl Strategy<Value = DType> {
+    prop::sample::select(&FLOATS[..])
 }

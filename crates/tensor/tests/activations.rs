@@ -1,4 +1,4 @@
-//! The rotary embedding, SwiGLU, lookups and their gradients.
+//! The rotary embedding, SwiGLU, GELU and their gradients.
 
 mod common;
 
@@ -24,6 +24,25 @@ fn rope_table(positions: usize, head_dim: usize) -> Vec<f32> {
     let line =
         |p: usize, f: fn(f64) -> f64| (0..head_dim / 2).map(move |i| f(angle(p as i32, i, head_dim)) as f32);
     (0..positions).flat_map(|p| line(p, f64::cos).chain(line(p, f64::sin))).collect()
+}
+
+/// A GELU's sigmoid `s(t)`, `t = 2 sqrt(2 / pi) (x + 0.044715 x^3)`: `t` is off by 5 roundings, its own size times `5 u`,
+/// and the sigmoid relatively by that and `exp`'s error, a sum and a quotient; a product follows.
+fn gelu_error(x: f64) -> f64 {
+    EXP_ERROR + (5.0 * twice(x).abs() + 4.0) * UNIT
+}
+
+/// Below e^-88 the sigmoid does not sink; times operands of up to a hundred.
+const GELU_FLOOR: f64 = 1e-36;
+
+/// What the hyperbolic tangent in GELU is taken of, doubled.
+fn twice(x: f64) -> f64 {
+    2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))
+}
+
+/// `x (1 + tanh) / 2` (Hendrycks and Gimpel, section 2).
+fn gelu(x: f64) -> f64 {
+    0.5 * x * (1.0 + (twice(x) / 2.0).tanh())
 }
 
 /// `silu(gate) * up`.
@@ -103,37 +122,35 @@ proptest! {
     }
 
     #[test]
-    fn embedding_copies_rows_and_its_gradient_adds_them_in_order(
-        tokens in 1usize..80, vocabulary in 1usize..20, dim in 1usize..150, accumulate: bool,
-        threads in 1usize..=3, seed: u64,
+    fn gelu_and_its_gradient_are_those_of_f64(
+        n in 1usize..400, size in 0.01f32..15.0, threads in 1usize..=3, seed: u64,
     ) {
         let device = cpu(threads);
         let mut s = Stream::new(seed);
-        let (ids, values) = (s.ids(tokens, vocabulary), s.floats(vocabulary * dim, 1.0));
-        let (it, mut table) = (vector(&device, &ids), matrix(&device, vocabulary, &values));
-        let out = ops::embedding(&device, it.view(), table.view()).unwrap();
-        let row = |id: &i32| *id as usize * dim..(*id as usize + 1) * dim;
-        let want: Vec<f32> = ids.iter().flat_map(|id| values[row(id)].to_vec()).collect();
-        prop_assert_eq!(floats(&device, &out), want);
+        let (x, dout) = (s.floats(n, size), s.floats(n, 1.0));
+        let [mut t, d] = [&x, &dout].map(|x| vector(&device, x));
+        let out = ops::gelu(&device, t.view()).unwrap();
+        prop_assert_eq!(out.shape(), t.shape());
+        let (x, dout) = (wide(&x), wide(&dout));
+        // The reference's own `1 + tanh` cancels where x is far below zero.
+        let reference = |x: f64| f64::EPSILON * x.abs();
+        let want: Vec<f64> = x.iter().map(|x| gelu(*x)).collect();
+        assert_near("out", &floats(&device, &out), &want, |i| {
+            gelu_error(x[i]) * want[i].abs() + GELU_FLOOR + reference(x[i])
+        });
 
-        let dy = s.floats(tokens * dim, 1.0);
-        let dyt = matrix(&device, tokens, &dy);
-        ops::embedding_gradient(&device, it.view(), dyt.view(), table.view_mut(), accumulate).unwrap();
-        let mut want = if accumulate { values } else { vec![0.0; values.len()] };
-        for (id, dy) in ids.iter().zip(dy.chunks(dim)) {
-            for (w, d) in want[row(id)].iter_mut().zip(dy) {
-                *w += d;
-            }
-        }
-        prop_assert_eq!(bits(&floats(&device, &table)), bits(&want));
-    }
-
-    #[test]
-    fn a_copy_has_the_same_bits(n in 1usize..500, seed: u64) {
-        let device = cpu(2);
-        let x = Stream::new(seed).floats(n, 1e30);
-        let copy = ops::copy_like(&device, vector(&device, &x).view()).unwrap();
-        prop_assert_eq!(bits(&floats(&device, &copy)), bits(&x));
+        ops::gelu_backward(&device, t.view_mut(), d.view()).unwrap();
+        let slope: Vec<f64> = (0..n).map(|i| dout[i] * derivative(|x| gelu(x[0]), &x[i..=i], 0)).collect();
+        // s + x s (1 - s) t': each term with the sigmoid's error, 6 roundings and as many as t has; 1 - s is off by
+        // 2 u at least, but exactly zero, as it should be to 1 in 10^8, where x is above 6.
+        assert_near("slope", &floats(&device, &t), &slope, |i| {
+            let s = 1.0 / (1.0 + (-twice(x[i])).exp());
+            let steep = 2.0 * (2.0 / std::f64::consts::PI).sqrt() * (1.0 + 3.0 * 0.044715 * x[i] * x[i]);
+            let last = x[i].abs() * s * steep;
+            let error = 2.0 * gelu_error(x[i]) + 6.0 * UNIT;
+            dout[i].abs() * (error * (s + last * (1.0 - s)) + 2.0 * UNIT * last + GELU_FLOOR)
+                + DIFFERENCE_ERROR * (1.0 + x[i].abs())
+        });
     }
 }
 
@@ -154,10 +171,16 @@ fn swiglu_far_from_zero_is_zero_or_the_product() {
 }
 
 #[test]
-#[should_panic(expected = "an id outside a table of 3 rows")]
-fn a_gradient_for_an_id_outside_the_table_is_not_written_elsewhere() {
+fn gelu_far_from_zero_is_zero_or_its_argument() {
     let device = cpu(1);
-    let (ids, dy, mut table) =
-        (vector(&device, &[3i32]), matrix(&device, 1, &[7.0; 4]), matrix(&device, 3, &[0.0; 12]));
-    let _ = ops::embedding_gradient(&device, ids.view(), dy.view(), table.view_mut(), true);
+    let x = [-1e6f32, -1000.0, -20.0, 0.0, 20.0, 1000.0, 1e6];
+    let mut t = vector(&device, &x);
+    let out = floats(&device, &ops::gelu(&device, t.view()).unwrap());
+    assert!(out[..3].iter().all(|x| x.abs() < 1e-30), "{out:?}");
+    assert_eq!(out[3..], x[3..]);
+    let ones = vector(&device, &[1f32; 7]);
+    ops::gelu_backward(&device, t.view_mut(), ones.view()).unwrap();
+    let slope = floats(&device, &t);
+    assert!(slope[1..3].iter().all(|x| x.abs() < 1e-25), "{slope:?}");
+    assert_eq!(slope[3..], [0.5, 1.0, 1.0, 1.0]);
 }
