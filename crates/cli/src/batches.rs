@@ -64,7 +64,9 @@ impl<'a> Batches<'a> {
     ) {
         let t = self.data.sequence_length();
         let sequences = b.tokens.chunks_mut(t).zip(b.targets.chunks_mut(t)).zip(b.positions.chunks_mut(t));
-        for (((tokens, targets), positions), (sample, number)) in sequences.zip((start..).zip(b.samples.iter_mut())) {
+        for (((tokens, targets), positions), (sample, number)) in
+            sequences.zip((start..).zip(b.samples.iter_mut()))
+        {
             *number = sample;
             if let Err(e) = fill(sample, tokens, targets, positions) {
                 ignored(tokens, targets, positions);

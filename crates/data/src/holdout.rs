@@ -82,9 +82,7 @@ pub(crate) fn choose(documents: u64, length: &dyn Fn(u64) -> u64, total: u64, sh
 /// The last `wanted` tokens of the longest document, the first of them if there are several.
 fn longest_tail(documents: u64, length: &dyn Fn(u64) -> u64, wanted: f64) -> Holdout {
     match (0..documents).max_by_key(|&index| (length(index), u64::MAX - index)) {
-        Some(document) => {
-            Holdout::Tail { document, tokens: (wanted.round() as u64).min(length(document)) }
-        }
+        Some(document) => Holdout::Tail { document, tokens: (wanted.round() as u64).min(length(document)) },
         None => Holdout::Nothing,
     }
 }
@@ -110,9 +108,12 @@ mod tests {
     fn held_tokens(lengths: &[u64], holdout: &Holdout) -> u64 {
         match holdout {
             Holdout::Nothing => 0,
-            Holdout::Documents(held) => {
-                lengths.iter().zip(0..).filter(|(_, index)| held.contains(*index)).map(|(length, _)| length).sum()
-            }
+            Holdout::Documents(held) => lengths
+                .iter()
+                .zip(0..)
+                .filter(|(_, index)| held.contains(*index))
+                .map(|(length, _)| length)
+                .sum(),
             Holdout::Tail { tokens, .. } => *tokens,
         }
     }

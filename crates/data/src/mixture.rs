@@ -50,7 +50,8 @@ impl Mixture {
         }
         // The first source has the run's own seed, so that one source alone is ordered as if there were no mixture.
         let seed_of = |source: u64| if source == 0 { seed } else { mix(mix(seed) ^ source) };
-        let orders = samples.iter().zip(0..).map(|(&samples, source)| Order::over_some(seed_of(source), samples));
+        let orders =
+            samples.iter().zip(0..).map(|(&samples, source)| Order::over_some(seed_of(source), samples));
         Ok(Mixture { seed, firsts, orders: orders.collect() })
     }
 

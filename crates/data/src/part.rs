@@ -209,7 +209,10 @@ impl Part {
         positions: &mut [i32],
     ) -> Result<(), DataError> {
         let lengths = [tokens.len() as u64, targets.len() as u64, positions.len() as u64];
-        assert_eq!(lengths, [self.length; 3], "a sample has a certain number of tokens, targets and positions");
+        assert_eq!(
+            lengths, [self.length; 3],
+            "a sample has a certain number of tokens, targets and positions"
+        );
         assert!(sample < self.samples(), "sample {sample} of {}", self.samples());
         let (Found { mut index, .. }, mut skipped) = match self.packing {
             Packing::Packed => {

@@ -115,7 +115,8 @@ impl<'a> Shown<'a> {
             let extent = data.extent(document);
             counts[(extent.end - extent.start).ilog2() as usize] += 1;
         }
-        let histogram = counts.iter().enumerate().filter(|(_, n)| **n > 0).map(|(bits, n)| (1 << bits, *n)).collect();
+        let histogram =
+            counts.iter().enumerate().filter(|(_, n)| **n > 0).map(|(bits, n)| (1 << bits, *n)).collect();
         let padding = |packing| {
             let cut = Cut { sequence_length: length, packing, validation: 0.0, seed: 0 };
             let sizes = Dataset::new(vec![(Arc::clone(data), 1.0)], None, cut).map(|d| d.train_sizes());
@@ -137,7 +138,8 @@ impl<'a> Shown<'a> {
 
     fn to_json(&self) -> Value {
         let m = self.data.manifest();
-        let histogram = self.histogram.iter().map(|(from, n)| json!({"from": from, "below": 2 * from, "documents": n}));
+        let histogram =
+            self.histogram.iter().map(|(from, n)| json!({"from": from, "below": 2 * from, "documents": n}));
         let mut object = json!({
             "folder": self.data.folder(),
             "tokenizer": m.recipe.tokenizer,
@@ -164,11 +166,18 @@ impl<'a> Shown<'a> {
 
     fn to_text(&self, length: usize) -> String {
         let m = self.data.manifest();
-        let mut text = format!("{:<10} {}", self.role["role"].as_str().unwrap_or_default(), self.data.folder().display());
+        let mut text = format!(
+            "{:<10} {}",
+            self.role["role"].as_str().unwrap_or_default(),
+            self.data.folder().display()
+        );
         if let Some(share) = self.role["share"].as_f64().filter(|share| *share < 1.0) {
             let _ = write!(text, " ({:.1}% of the samples)", 100.0 * share);
         }
-        let end = m.recipe.end_of_document.map_or("no end of document".into(), |id| format!("end of document {id}"));
+        let end = m
+            .recipe
+            .end_of_document
+            .map_or("no end of document".into(), |id| format!("end of document {id}"));
         let _ = writeln!(text, "\ntokenizer  {}, vocabulary {}, {end}", m.recipe.tokenizer, self.vocabulary);
         let _ = writeln!(
             text,
@@ -226,9 +235,10 @@ fn samples(
 ) -> Result<(), Failure> {
     let length = data.sequence_length();
     let batch = job.train.global_batch as u64;
-    let first = step.checked_sub(1).and_then(|steps| steps.checked_mul(batch)).ok_or_else(|| {
-        Failure::Refused("--step counts from 1, as metrics.jsonl does".into())
-    })?;
+    let first = step
+        .checked_sub(1)
+        .and_then(|steps| steps.checked_mul(batch))
+        .ok_or_else(|| Failure::Refused("--step counts from 1, as metrics.jsonl does".into()))?;
     let count = args.samples.map_or(batch, |n| batch.min(n as u64));
     let (mut tokens, mut targets, mut positions) = (vec![0; length], vec![0; length], vec![0; length]);
     for number in first..first.saturating_add(count) {
@@ -244,7 +254,11 @@ fn samples(
             );
             continue;
         }
-        say!("sample     {number}: source {}, epoch {}, {valid} of {length} targets count", pick.source, pick.epoch);
+        say!(
+            "sample     {number}: source {}, epoch {}, {valid} of {length} targets count",
+            pick.source,
+            pick.epoch
+        );
         let ids: Vec<u32> = tokens.iter().map(|&id| id as u32).collect();
         // A document begins wherever positions do.
         let starts: Vec<usize> = (0..length).filter(|&at| positions[at] == 0).collect();

@@ -39,7 +39,8 @@ impl Gathered {
                     show.end();
                     prepared.map(Arc::new)
                 };
-                let train = train.iter().map(|s| Ok((prepare(s)?, s.weight))).collect::<Result<_, Failure>>()?;
+                let train =
+                    train.iter().map(|s| Ok((prepare(s)?, s.weight))).collect::<Result<_, Failure>>()?;
                 Self { train, evaluation: evaluation.as_ref().map(&mut prepare).transpose()? }
             }
         };
@@ -108,7 +109,10 @@ fn files(source: &SourceJob) -> Source {
 fn cache(job: &Job) -> Result<PathBuf, Failure> {
     if let Some(folder) = &job.data.cache {
         return writable(folder).map(|()| folder.clone()).map_err(|e| {
-            Failure::Refused(format!("cannot write to data.cache = {:?}: {e}; give another folder", folder.display()))
+            Failure::Refused(format!(
+                "cannot write to data.cache = {:?}: {e}; give another folder",
+                folder.display()
+            ))
         });
     }
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 
 /// Prepares the data of a job in the cache, or in a folder of its own.
 pub(crate) fn prepare(args: &PrepareArgs) -> Result<(), Failure> {
-    let job = job::load(&args.job.job, &args.job.set)?.pinned_to(MESH.data_ranks())?.validate(MESH.data_ranks())?;
+    let job =
+        job::load(&args.job.job, &args.job.set)?.pinned_to(MESH.data_ranks())?.validate(MESH.data_ranks())?;
     let DataFrom::Files { train, evaluation } = &job.data.from else {
         return Err(Failure::Refused(
             "data.prepared is prepared already; give data.train to prepare files, or look at it with memwall data \
@@ -49,8 +50,9 @@ fn into_folder(
     let partial = PathBuf::from(partial);
     let made = fill(&partial, train, evaluation, tokenizer);
     let placed = made.and_then(|()| {
-        std::fs::rename(&partial, folder)
-            .map_err(|e| Failure::Refused(format!("cannot write {}: {e}; choose another folder", folder.display())))
+        std::fs::rename(&partial, folder).map_err(|e| {
+            Failure::Refused(format!("cannot write {}: {e}; choose another folder", folder.display()))
+        })
     });
     if placed.is_err() && partial.exists() {
         // The reason is told; that this cannot be removed either would hide it.

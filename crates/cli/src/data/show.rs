@@ -33,7 +33,8 @@ impl Show {
             let bar = self.bar.get_or_insert_with(|| {
                 let style = "{bar:24} preparing {bytes} of {total_bytes}, {msg}  {elapsed} (left {eta})";
                 let style = ProgressStyle::with_template(style);
-                ProgressBar::new(p.total_bytes).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+                ProgressBar::new(p.total_bytes)
+                    .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
             });
             bar.set_message(counts);
             bar.set_position(p.bytes);

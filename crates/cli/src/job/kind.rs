@@ -102,7 +102,9 @@ impl Kind {
                 }
             }
             (Self::Switch, Value::Boolean(_)) => Ok(value.clone()),
-            (Self::Text | Self::TextOrTable | Self::Texts | Self::Sources, Value::String(given)) if given.is_empty() => {
+            (Self::Text | Self::TextOrTable | Self::Texts | Self::Sources, Value::String(given))
+                if given.is_empty() =>
+            {
                 refused("is empty")
             }
             (Self::Text | Self::TextOrTable, Value::String(_)) => Ok(value.clone()),
@@ -264,8 +266,16 @@ mod tests {
             (Kind::Sources, "['x', 1]", "a.b[1]: expected a string, got a whole number"),
             (Kind::Sources, "[{files = [1]}]", "a.b[0].files[0]: expected a string, got a whole number"),
             (Kind::Sources, "[{weight = 1}]", "a.b[0].files: missing; write a string or an array of strings"),
-            (Kind::Sources, "[{files = 'x', wieght = 1}]", "a.b[0].wieght: no such key; did you mean weight?"),
-            (Kind::Sources, "[{files = 'x', zz = 1}]", "a.b[0].zz: no such key; a source has files, weight, field"),
+            (
+                Kind::Sources,
+                "[{files = 'x', wieght = 1}]",
+                "a.b[0].wieght: no such key; did you mean weight?",
+            ),
+            (
+                Kind::Sources,
+                "[{files = 'x', zz = 1}]",
+                "a.b[0].zz: no such key; a source has files, weight, field",
+            ),
             (
                 Kind::Size,
                 "1.5",

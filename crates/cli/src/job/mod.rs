@@ -41,7 +41,8 @@ pub use resolved::ResolvedJob;
 pub use sources::{DataFrom, SourceJob};
 pub use validated::{
     CheckpointJob, DataJob, EarlyStop, ExportJob, ExportType, Job, Length, MemoryJob, ModelSource,
-    OptimizerJob, OptimizerKind, Packing, Precision, PrecisionJob, Recompute, RunJob, Schedule, Span, TrainJob,
+    OptimizerJob, OptimizerKind, Packing, Precision, PrecisionJob, Recompute, RunJob, Schedule, Span,
+    TrainJob,
 };
 
 /// Reads the job file at `path`, with each `section.key=value` of `sets` put over what it says.

@@ -1,9 +1,9 @@
 //! How the values of a job must go together.
 
-use super::{JobError, sources};
 use super::schema::COUNT_LIMIT;
 use super::validated::Span;
 use super::values::Values;
+use super::{JobError, sources};
 
 /// The contradictions between values, whatever the number of ranks; of a run of `steps`, where they are known.
 /// A value that is not there, since it was refused by itself, contradicts nothing.

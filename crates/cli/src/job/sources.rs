@@ -105,7 +105,9 @@ pub(super) fn two_evaluations(values: &Values) -> Option<String> {
 pub(super) fn field_of_nothing(values: &Values) -> Option<String> {
     let field: String = values.read("data.field")?;
     (values.get("data.train").is_some() && !need_a_field(values)).then(|| {
-        format!("data.field = {field:?} has no effect, since every source of data.train has its own: remove it")
+        format!(
+            "data.field = {field:?} has no effect, since every source of data.train has its own: remove it"
+        )
     })
 }
 
@@ -148,7 +150,8 @@ mod tests {
         let train = vec![source(&["a", "b"], 3.0, "text"), source(&["c"], 1.0, "body")];
         assert_eq!(from(FINE_TUNE, &[mixture]), DataFrom::Files { train, evaluation: None });
         // In a file it may be written as sections.
-        let text = FINE_TUNE.replace("train = 'data/*.txt'", "") + "\n[[data.train]]\nfiles = 'x'\nweight = 2\n";
+        let text =
+            FINE_TUNE.replace("train = 'data/*.txt'", "") + "\n[[data.train]]\nfiles = 'x'\nweight = 2\n";
         let train = vec![source(&["x"], 2.0, "text")];
         assert_eq!(from(&text, NONE), DataFrom::Files { train, evaluation: None });
         let prepared = FINE_TUNE.replace("train = 'data/*.txt'", "prepared = 'p'");
@@ -176,7 +179,11 @@ mod tests {
                 &["data.train=[{files = 'x', field = 'f'}]", "data.field=g"],
                 "data.field = \"g\" has no effect",
             ),
-            (&epochs, &["data.train=[{files = 'x'}, {files = 'y'}]"], "train.epochs = 2.0 means nothing for a mixture"),
+            (
+                &epochs,
+                &["data.train=[{files = 'x'}, {files = 'y'}]"],
+                "train.epochs = 2.0 means nothing for a mixture",
+            ),
         ] {
             let problem = resolve(text, sets).and_then(|job| job.validate(1)).unwrap_err().to_string();
             assert!(problem.starts_with(message), "{problem}");

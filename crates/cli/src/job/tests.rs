@@ -51,7 +51,11 @@ fn fills_in_every_default() {
         model: ModelSource::Folder("models/tiny".into()),
         data: DataJob {
             from: DataFrom::Files {
-                train: vec![SourceJob { files: vec!["data/*.txt".into()], weight: 1.0, field: "text".into() }],
+                train: vec![SourceJob {
+                    files: vec!["data/*.txt".into()],
+                    weight: 1.0,
+                    field: "text".into(),
+                }],
                 evaluation: None,
             },
             cache: None,

@@ -74,9 +74,13 @@ fn tt_811_any_split_into_ranks_and_micro_batches_takes_the_same_samples_once() {
         for micro in (1..=batch / ranks).filter(|micro| (batch / ranks).is_multiple_of(*micro)) {
             let mut taken = HashMap::new();
             for (step, rank) in (0..4).flat_map(|step| (0..ranks).map(move |rank| (step, rank))) {
-                for number in (0..batch / ranks / micro).flat_map(|m| (0..micro).map(move |i| m * micro + i)) {
+                for number in (0..batch / ranks / micro).flat_map(|m| (0..micro).map(move |i| m * micro + i))
+                {
                     let global = step * batch + rank * (batch / ranks) + number;
-                    assert!(taken.insert(global, data.pick(global).sample).is_none(), "{global} is taken twice");
+                    assert!(
+                        taken.insert(global, data.pick(global).sample).is_none(),
+                        "{global} is taken twice"
+                    );
                 }
             }
             let union: Vec<u64> = (0..4 * batch).map(|number| taken[&number]).collect();
@@ -149,15 +153,12 @@ fn what_is_held_out_is_whole_documents_of_every_source() {
 
 #[test]
 fn files_to_evaluate_on_are_all_of_it() {
-    let data = Dataset::new(
-        vec![(source(&[30, 40], 1), 1.0)],
-        Some(source(&[12, 9], 500)),
-        cut(8, 0.0, 1),
-    )
-    .unwrap();
+    let data =
+        Dataset::new(vec![(source(&[30, 40], 1), 1.0)], Some(source(&[12, 9], 500)), cut(8, 0.0, 1)).unwrap();
     assert_eq!(data.train_sizes()[0].tokens, 72);
     assert_eq!(data.validation_size().tokens, 23);
-    let mut all: Vec<i32> = (0..data.validation_samples()).flat_map(|n| evaluation_sample(&data, n).0).collect();
+    let mut all: Vec<i32> =
+        (0..data.validation_samples()).flat_map(|n| evaluation_sample(&data, n).0).collect();
     all.retain(|&token| token != 0);
     all.sort_unstable();
     assert_eq!(all, (500..521).collect::<Vec<_>>());
@@ -224,7 +225,8 @@ fn the_fingerprint_changes_with_all_that_samples_depend_on_but_the_seed() {
         Dataset::new(sources, None, cut(4, 0.2, 0)).unwrap().fingerprint().to_owned()
     };
     all.extend([mixed(1.0), mixed(2.0)]);
-    let evaluated = Dataset::new(vec![(source(&[20, 20, 20], 1), 1.0)], Some(source(&[9], 1)), cut(4, 0.0, 0));
+    let evaluated =
+        Dataset::new(vec![(source(&[20, 20, 20], 1), 1.0)], Some(source(&[9], 1)), cut(4, 0.0, 0));
     all.push(evaluated.unwrap().fingerprint().to_owned());
     let count = all.len();
     all.sort_unstable();

@@ -97,7 +97,8 @@ fn functionary_265_packed_documents_are_the_separate_ones_side_by_side() {
     let documents = [vec![5, 6, 7], vec![8], vec![9, 10]];
     let (packed, ended) = part_of(&documents, Some(END), Packing::Packed, 9);
     let (tokens, targets, positions) = sample(&packed, 0);
-    let together: Vec<_> = tokens.into_iter().zip(targets).zip(positions).map(|((a, b), c)| (a, b, c)).collect();
+    let together: Vec<_> =
+        tokens.into_iter().zip(targets).zip(positions).map(|((a, b), c)| (a, b, c)).collect();
     let separate: Vec<_> = ended.iter().flat_map(|document| alone(document)).collect();
     assert_eq!(together, separate);
 }
@@ -106,16 +107,22 @@ fn functionary_265_packed_documents_are_the_separate_ones_side_by_side() {
 fn a_sample_by_hand() {
     let documents = [vec![1, 2, 3], vec![4, 5]];
     let (part, _) = part_of(&documents, Some(9), Packing::Packed, 5);
-    assert_eq!(samples(&part), [
-        (vec![1, 2, 3, 9, 4], vec![2, 3, 9, IGNORE, 5], vec![0, 1, 2, 3, 0]),
-        (vec![5, 9, 0, 0, 0], vec![9, IGNORE, IGNORE, IGNORE, IGNORE], vec![0, 1, 0, 1, 2]),
-    ]);
+    assert_eq!(
+        samples(&part),
+        [
+            (vec![1, 2, 3, 9, 4], vec![2, 3, 9, IGNORE, 5], vec![0, 1, 2, 3, 0]),
+            (vec![5, 9, 0, 0, 0], vec![9, IGNORE, IGNORE, IGNORE, IGNORE], vec![0, 1, 0, 1, 2]),
+        ]
+    );
     let (part, _) = part_of(&documents, Some(9), Packing::Documents, 2);
-    assert_eq!(samples(&part), [
-        (vec![1, 2], vec![2, 3], vec![0, 1]),
-        (vec![3, 9], vec![9, IGNORE], vec![0, 1]),
-        (vec![4, 5], vec![5, 9], vec![0, 1]),
-    ]);
+    assert_eq!(
+        samples(&part),
+        [
+            (vec![1, 2], vec![2, 3], vec![0, 1]),
+            (vec![3, 9], vec![9, IGNORE], vec![0, 1]),
+            (vec![4, 5], vec![5, 9], vec![0, 1]),
+        ]
+    );
 }
 
 #[test]

@@ -74,7 +74,14 @@ impl Source {
             // Whoever made these was killed: the lock was theirs.
             remove_all(cache, &partial)?;
         }
-        make(&files, recipe, tokenizer, &cache.join(format!("{partial}{}", process::id())), &folder, progress)?;
+        make(
+            &files,
+            recipe,
+            tokenizer,
+            &cache.join(format!("{partial}{}", process::id())),
+            &folder,
+            progress,
+        )?;
         // Only now: with the data in place nobody who comes later needs the lock.
         let _ = fs::remove_file(&lock_path);
         Prepared::open(&folder)
@@ -168,7 +175,8 @@ pub(super) fn fill(
 
 /// Waits for the lock; `None` on a file system that has none.
 fn lock(path: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Option<File>, DataError> {
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(refused(path))?;
+    let file =
+        OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(refused(path))?;
     let unsupported = |error: &io::Error| error.kind() == io::ErrorKind::Unsupported;
     match file.try_lock() {
         Ok(()) => return Ok(Some(file)),

@@ -130,7 +130,9 @@ impl Manifest {
             serde_json::from_slice(&text).map_err(|error| refused(format!("it is not JSON: {error}")))?;
         match value["format"].as_u64() {
             Some(format) if format == u64::from(FORMAT) => {}
-            Some(other) => return Err(refused(format!("it has format {other}, this version reads {FORMAT}"))),
+            Some(other) => {
+                return Err(refused(format!("it has format {other}, this version reads {FORMAT}")));
+            }
             None => return Err(refused("it is not a manifest of prepared data".into())),
         }
         let manifest: Manifest =

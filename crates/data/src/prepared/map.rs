@@ -22,7 +22,8 @@ impl Map {
         if metadata.len() != bytes {
             return Err(refused(format!("it has {} bytes, its manifest says {bytes}", metadata.len())));
         }
-        let length = usize::try_from(bytes).map_err(|_| refused("it is too large for this machine".into()))?;
+        let length =
+            usize::try_from(bytes).map_err(|_| refused("it is too large for this machine".into()))?;
         // SAFETY: the mapping is private to reading and never written through, its length is the one that was just
         // checked, and it is only ever read as bytes, of which every value is valid. What no program can rule out is
         // that another one writes to the file. Nothing here does: these files are written under a temporary name,

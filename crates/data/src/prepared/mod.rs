@@ -62,13 +62,15 @@ impl Prepared {
         for document in 0..prepared.documents() {
             let end = prepared.end(document);
             if end <= last {
-                let reason = format!("the end of document {document} ({end}) is not after the one before ({last})");
+                let reason =
+                    format!("the end of document {document} ({end}) is not after the one before ({last})");
                 return Err(DataError::Prepared { path, reason });
             }
             last = end;
         }
         if last != prepared.manifest.tokens {
-            let reason = format!("its last document ends at {last}, there are {} tokens", prepared.manifest.tokens);
+            let reason =
+                format!("its last document ends at {last}, there are {} tokens", prepared.manifest.tokens);
             return Err(DataError::Prepared { path, reason });
         }
         Ok(prepared)

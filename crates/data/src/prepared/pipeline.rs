@@ -131,11 +131,9 @@ fn tokenize(pieces: Vec<(usize, Piece)>, files: &[PathBuf], tokenizer: &Tokenize
         });
         match tokens {
             Ok(tokens) => Ok((tokens, piece.last)),
-            Err(DataError::Encode { reason }) => Err(DataError::EncodeFile {
-                path: files[file].clone(),
-                place: piece.place.suffix(),
-                reason,
-            }),
+            Err(DataError::Encode { reason }) => {
+                Err(DataError::EncodeFile { path: files[file].clone(), place: piece.place.suffix(), reason })
+            }
             Err(other) => Err(other),
         }
     };

@@ -115,7 +115,8 @@ fn documents_lie_in_the_order_of_the_files() {
     let manifest = prepared.manifest();
     assert_eq!((manifest.documents, manifest.empty_documents, manifest.tokens), (2, 1, 5));
     assert_eq!((manifest.token_bytes, manifest.largest_token), (2, 256));
-    let paths: Vec<_> = manifest.recipe.sources.iter().map(|source| source.path.file_name().unwrap()).collect();
+    let paths: Vec<_> =
+        manifest.recipe.sources.iter().map(|source| source.path.file_name().unwrap()).collect();
     assert_eq!(paths, ["a.txt", "b.txt", "c.txt"]);
     assert_eq!(prepared.tokenizer().unwrap().hash(), "bytes");
 }
@@ -225,7 +226,11 @@ fn a_source_that_cannot_be_read_leaves_nothing() {
         ("a.txt", b"caf\xe9 x", &["a.txt", "UTF-8", "offset 3"]),
         ("a.txt", b"caf\xc3", &["a.txt", "within a character", "offset 3"]),
         ("a.txt", b"", &["no text", "1 matched file"]),
-        ("a.jsonl", b"{\"text\": \"x\"}\n\n{\"body\": 1, \"n\": 2}", &["a.jsonl, line 3", "\"text\"", "\"body\", \"n\""]),
+        (
+            "a.jsonl",
+            b"{\"text\": \"x\"}\n\n{\"body\": 1, \"n\": 2}",
+            &["a.jsonl, line 3", "\"text\"", "\"body\", \"n\""],
+        ),
         ("a.jsonl", b"{\"text\": 3}", &["a.jsonl, line 1", "holds a number"]),
         ("a.jsonl", b"{\"text\": null}", &["line 1", "holds null"]),
         ("a.jsonl", b"{\"text\": \"x\"}\n[1]", &["line 2", "not a JSON object"]),
@@ -244,17 +249,25 @@ fn a_source_that_cannot_be_read_leaves_nothing() {
         assert_eq!(place.cached(), [""; 0], "{name}");
         let folder = place.path("out");
         assert!(place.source("a.*").prepare_into(&place.tokenizer, &folder, &mut |_| {}).is_err());
-        let left: Vec<_> = fs::read_dir(place.folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-        assert_eq!(left.iter().filter(|name| name.to_str().unwrap().starts_with("out")).count(), 0, "{left:?}");
+        let left: Vec<_> =
+            fs::read_dir(place.folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(
+            left.iter().filter(|name| name.to_str().unwrap().starts_with("out")).count(),
+            0,
+            "{left:?}"
+        );
     }
 }
 
 #[test]
 fn the_result_does_not_depend_on_the_threads() {
     let files: Vec<(String, Vec<u8>)> = (0..40_usize)
-        .map(|index| (format!("{index:02}.txt"), format!("text {index}\n").repeat(index * index * 40).into_bytes()))
+        .map(|index| {
+            (format!("{index:02}.txt"), format!("text {index}\n").repeat(index * index * 40).into_bytes())
+        })
         .collect();
-    let files: Vec<(&str, &[u8])> = files.iter().map(|(name, content)| (name.as_str(), &content[..])).collect();
+    let files: Vec<(&str, &[u8])> =
+        files.iter().map(|(name, content)| (name.as_str(), &content[..])).collect();
     let place = Place::new(&files);
     let paths: Vec<PathBuf> = files.iter().map(|(name, _)| place.path(name)).collect();
     let fill = |threads: usize| {
@@ -307,7 +320,8 @@ fn damaged_folders_are_refused_by_file() {
     let (folder, prepared) = made_of(&documents, Some(0), 300, 50);
     let all = folder.path();
     prepared.verify(&mut |_| {}).unwrap();
-    let opened = || Prepared::open(all).and_then(|prepared| prepared.verify(&mut |_| {})).unwrap_err().to_string();
+    let opened =
+        || Prepared::open(all).and_then(|prepared| prepared.verify(&mut |_| {})).unwrap_err().to_string();
     let mut names: Vec<String> = prepared.manifest().files().map(|file| file.name.clone()).collect();
     assert!(names.len() >= 7, "{names:?}");
     names.push(MANIFEST.into());

@@ -201,7 +201,8 @@ impl Output {
     }
 
     fn finish(self) -> Result<DataFile, DataError> {
-        let synced = self.file.into_inner().map_err(|error| error.into_error()).and_then(|file| file.sync_all());
+        let synced =
+            self.file.into_inner().map_err(|error| error.into_error()).and_then(|file| file.sync_all());
         synced.map_err(refused(&self.path))?;
         let blake3 = self.hasher.finalize().to_hex().to_string();
         Ok(DataFile { name: self.name, bytes: self.bytes, blake3 })

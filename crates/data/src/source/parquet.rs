@@ -42,14 +42,12 @@ pub(super) fn documents(
     read: &AtomicU64,
     emit: Emit<'_>,
 ) -> Result<(), Stop> {
-    let failed = |reason: &dyn ToString| DataError::Parquet {
-        path: path.to_path_buf(),
-        reason: reason.to_string(),
-    };
+    let failed =
+        |reason: &dyn ToString| DataError::Parquet { path: path.to_path_buf(), reason: reason.to_string() };
     let twin = Arc::new(file.try_clone().map_err(|error| failed(&error))?);
     let reader = SerializedFileReader::new(file).map_err(|error| failed(&error))?;
-    let column = column(reader.metadata().file_metadata().schema_descr(), field)
-        .map_err(|reason| failed(&reason))?;
+    let column =
+        column(reader.metadata().file_metadata().schema_descr(), field).map_err(|reason| failed(&reason))?;
     let mut row = 0;
     for index in 0..reader.num_row_groups() {
         let group = reader.get_row_group(index).map_err(|error| failed(&error))?;

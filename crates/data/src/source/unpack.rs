@@ -86,7 +86,10 @@ impl<R: BufRead> Frames<R> {
         self.within = false;
         let stored = self.decoder.get_checksum_from_data();
         if stored.is_some() && stored != self.decoder.get_calculated_checksum() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a checksum does not agree with its frame"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "a checksum does not agree with its frame",
+            ));
         }
         Ok(())
     }

@@ -84,7 +84,9 @@ fn splits_at_lines(pre: &Value) -> bool {
         Some("WhitespaceSplit" | "Whitespace" | "BertPreTokenizer") => true,
         Some("ByteLevel") => flag("add_prefix_space") == Some(false) && flag("use_regex").unwrap_or(true),
         Some("Sequence") => {
-            let Some([split, bytes]) = pre["pretokenizers"].as_array().map(Vec::as_slice) else { return false };
+            let Some([split, bytes]) = pre["pretokenizers"].as_array().map(Vec::as_slice) else {
+                return false;
+            };
             let known = split["pattern"]["Regex"].as_str().is_some_and(|regex| KNOWN.contains(&regex));
             known
                 && split["type"] == "Split"

@@ -61,11 +61,20 @@ fn line_cutters() -> Vec<Tokenizer> {
 fn what_is_not_known_to_be_safe_is_not_cut() {
     let added = |json: &mut Value, key: &str, value: Value| json["added_tokens"][0][key] = value;
     for tokenizer in [
-        byte_level(json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true}), |_| {}),
-        byte_level(json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}), |_| {}),
+        byte_level(
+            json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true}),
+            |_| {},
+        ),
+        byte_level(
+            json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}),
+            |_| {},
+        ),
         byte_level(split(r"\s+"), |_| {}),
         byte_level(Value::Null, |_| {}),
-        byte_level(json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": false}), |_| {}),
+        byte_level(
+            json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": false}),
+            |_| {},
+        ),
         byte_level(gpt2(), |json| json["normalizer"] = json!({"type": "Prepend", "prepend": "▁"})),
         byte_level(gpt2(), |json| added(json, "rstrip", true.into())),
         byte_level(gpt2(), |json| added(json, "lstrip", true.into())),
