@@ -26,21 +26,22 @@ impl Counting {
 
 /// Says so without allocating, and ends the process: an error value could be handled, and then nobody would know.
 fn refuse(size: usize) -> ! {
-    let mut text = *b"an allocation of                      bytes goes above the memory limit\n";
-    let (mut rest, mut at) = (size, 36);
-    while at > 16 {
-        text[at] = b'0' + (rest % 10) as u8;
+    let (before, after) = (b"an allocation goes above the memory limit; bytes: ", b"\n");
+    // Digits from the last on, and zeros before the first.
+    let mut digits = [b'0'; 20];
+    let mut rest = size;
+    for digit in digits.iter_mut().rev() {
+        *digit += (rest % 10) as u8;
         rest /= 10;
-        at -= 1;
-        if rest == 0 {
-            break;
-        }
     }
-    // SAFETY: `text` is valid for its length, and `_exit` runs nothing of this process any more.
-    unsafe {
-        libc::write(2, text.as_ptr().cast(), text.len());
-        libc::_exit(TOO_MUCH_MEMORY)
+    let zeros = digits.iter().take_while(|d| **d == b'0').count();
+    let parts: [&[u8]; 3] = [before, &digits[zeros.min(19)..], after];
+    for text in parts {
+        // SAFETY: `text` is valid for its length.
+        unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
     }
+    // SAFETY: it runs nothing of this process any more.
+    unsafe { libc::_exit(TOO_MUCH_MEMORY) }
 }
 
 // SAFETY: every call is handed to the system's allocator as it is.

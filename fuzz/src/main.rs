@@ -23,7 +23,7 @@ struct Args {
     /// Seed of the mutations: the same seed and corpus give the same inputs
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Seconds that an input may take
+    /// Seconds of processor time that an input may take
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     seconds_per_input: f64,
     /// Memory that an input may have allocated at a time

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 const ENOUGH: usize = 16;
 /// Nor is one whose worker had to be started so often.
 const RESTARTS: usize = 200;
+/// An input may take so many times its limit by the clock: the limit is of processor time, since a busy machine may
+/// let a worker wait for long; what sleeps is found all the same.
+const PATIENCE: u32 = 20;
 /// How often the supervisor looks.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -29,7 +32,7 @@ pub struct Supervisor {
     pub mutations: u64,
     /// Seed of the mutations.
     pub seed: u64,
-    /// How long an input may take.
+    /// Processor time that an input may take.
     pub time: Duration,
     /// Bytes that an input may have allocated at a time.
     pub memory: u64,
@@ -74,6 +77,9 @@ impl Supervisor {
     pub fn search(&self, definition: &'static Definition) -> io::Result<Report> {
         let start = Instant::now();
         let folder = tempfile::tempdir()?;
+        // Workers read a copy: with what is found on the way, the numbers of inputs would change.
+        let copy = folder.path().join("corpus");
+        self.copy_corpus(definition, &copy.join(definition.name))?;
         let cases = Cases::new(definition, &self.corpus, self.seed)?;
         let mut report = Report { replayed: cases.unchanged(), ..Report::default() };
         let end = cases.unchanged() + self.mutations;
@@ -113,7 +119,7 @@ impl Supervisor {
     pub fn replay(&self, definition: &'static Definition, file: &Path) -> io::Result<Option<String>> {
         let folder = tempfile::tempdir()?;
         let progress = folder.path().join("progress");
-        let mut command = self.command(definition, &progress);
+        let mut command = self.command(definition, &self.corpus, &progress);
         command.arg("--worker-file").arg(file);
         Ok(match self.watch(command.spawn()?, &progress)? {
             Ended::Slow => Some(format!("took longer than {:?}", self.time)),
@@ -122,10 +128,21 @@ impl Supervisor {
         })
     }
 
-    fn command(&self, definition: &Definition, progress: &Path) -> Command {
+    fn copy_corpus(&self, definition: &Definition, to: &Path) -> io::Result<()> {
+        fs::create_dir_all(to)?;
+        match fs::read_dir(self.corpus.join(definition.name)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            entries => entries?.try_for_each(|entry| {
+                let entry = entry?;
+                fs::copy(entry.path(), to.join(entry.file_name())).map(|_| ())
+            }),
+        }
+    }
+
+    fn command(&self, definition: &Definition, corpus: &Path, progress: &Path) -> Command {
         let mut command = Command::new(&self.program);
         command.args(["--target", definition.name, "--memory", &self.memory.to_string()]);
-        command.args(["--seed", &self.seed.to_string()]).arg("--corpus").arg(&self.corpus);
+        command.args(["--seed", &self.seed.to_string()]).arg("--corpus").arg(corpus);
         command.arg("--worker-progress").arg(progress).stdin(Stdio::null());
         command
     }
@@ -135,7 +152,7 @@ impl Supervisor {
         let (progress, text) = (folder.join("progress"), folder.join("stderr"));
         // A worker that dies before its first input must not be taken for the one before.
         let _ = fs::remove_file(&progress);
-        let mut command = self.command(d, &progress);
+        let mut command = self.command(d, &folder.join("corpus"), &progress);
         command.args(["--worker-from", &from.to_string(), "--worker-to", &to.to_string()]);
         let ended = self.watch(command.stderr(File::create(&text)?).spawn()?, &progress)?;
         let text = String::from_utf8_lossy(&fs::read(&text)?).into_owned();
@@ -155,15 +172,18 @@ impl Supervisor {
 
     /// Waits for a worker to end, or ends it when it stays at one input for too long.
     fn watch(&self, mut child: Child, progress: &Path) -> io::Result<Ended> {
-        let (mut at, mut since) = (None, Instant::now());
+        let (mut at, mut since, mut busy) = (None, Instant::now(), Duration::ZERO);
         loop {
             if let Some(status) = child.try_wait()? {
                 return Ok(Ended::Exit(status));
             }
             let now = Progress::read(progress).ok().map(|p| p.number);
+            let used = processor_time(child.id());
             if now != at {
-                (at, since) = (now, Instant::now());
-            } else if now.is_some() && since.elapsed() > self.time {
+                (at, since, busy) = (now, Instant::now(), used);
+            } else if now.is_some()
+                && (used.saturating_sub(busy) > self.time || since.elapsed() > PATIENCE * self.time)
+            {
                 child.kill()?;
                 child.wait()?;
                 return Ok(Ended::Slow);
@@ -197,6 +217,15 @@ impl Supervisor {
 enum Ended {
     Exit(ExitStatus),
     Slow,
+}
+
+/// Processor time that a process has used; nothing once it is gone.
+fn processor_time(process: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // After the name, which may hold anything: user and system time are the 12th and 13th fields, in 1/100 s.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |i: usize| fields.get(i).and_then(|f| f.parse::<u64>().ok()).unwrap_or(0);
+    Duration::from_millis(10 * (ticks(11) + ticks(12)))
 }
 
 /// How a worker ended, and what it said: the last lines.

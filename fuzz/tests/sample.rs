@@ -6,13 +6,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-fn supervisor(corpus: &Path, mutations: u64, seconds: u64) -> Supervisor {
+fn supervisor(corpus: &Path, mutations: u64, time: Duration) -> Supervisor {
     Supervisor {
         program: env!("CARGO_BIN_EXE_memwall-fuzz").into(),
         corpus: corpus.into(),
         mutations,
         seed: 0,
-        time: Duration::from_secs(seconds),
+        time,
         memory: 256 << 20,
     }
 }
@@ -34,7 +34,7 @@ fn nothing_in_the_corpus_or_near_it_breaks_the_law() {
         }
     }
     for target in TARGETS.iter().filter(|t| !t.for_tests) {
-        let report = search(&supervisor(corpus.path(), 2000, 20), target.name);
+        let report = search(&supervisor(corpus.path(), 2000, Duration::from_secs(10)), target.name);
         let p = report.progress;
         assert!(report.findings.is_empty(), "{}: {:?}", target.name, report.findings);
         assert_eq!(p.accepted + p.refused, report.replayed + 2000, "{}", target.name);
@@ -50,9 +50,10 @@ fn each_way_to_break_the_law_is_found_and_the_rest_goes_on() {
     fs::create_dir(&folder).unwrap();
     let ways = [
         ("abort", "ended by signal 6"),
-        ("endless", "took longer than 2s"),
+        ("asleep", "took longer than 200ms"),
+        ("endless", "took longer than 200ms"),
         ("greedy", "bytes allocated for 6 bytes of input"),
-        ("memory", "an allocation of 68719476736"),
+        ("memory", "above the memory limit; bytes: 68719476736"),
         ("panic", "as it was told"),
         ("silent", "refused without a text"),
         ("stack", "ended by signal"),
@@ -60,16 +61,18 @@ fn each_way_to_break_the_law_is_found_and_the_rest_goes_on() {
     for name in ways.map(|(name, _)| name).iter().chain(&["fine", "refused"]) {
         fs::write(folder.join(name), name).unwrap();
     }
-    let report = search(&supervisor(corpus.path(), 0, 2), "faults");
+    let report = search(&supervisor(corpus.path(), 0, Duration::from_millis(200)), "faults");
     let found: Vec<(String, &str)> = report
         .findings
         .iter()
         .map(|f| (f.file.file_name().unwrap().to_string_lossy().into_owned(), f.what.as_str()))
         .collect();
-    assert_eq!(found.len(), ways.len(), "{found:?}");
-    for ((file, what), (name, text)) in found.iter().zip(ways) {
-        assert!(file == name && what.contains(text), "{file}: {what}");
+    // The two that are slow are one kind of finding.
+    assert_eq!(found.len(), ways.len() - 1, "{found:?}");
+    for (name, text) in ways.into_iter().filter(|(name, _)| *name != "endless") {
+        assert!(found.iter().any(|(file, what)| file == name && what.contains(text)), "{name}: {found:?}");
     }
+    assert_eq!(report.findings.iter().map(|f| f.times).sum::<u64>(), ways.len() as u64);
     assert_eq!((report.progress.accepted, report.progress.refused), (1, 1));
 }
 
@@ -80,7 +83,7 @@ fn what_is_found_joins_the_corpus_and_is_replayed_first() {
     fs::create_dir(&folder).unwrap();
     // One letter away from a fault.
     fs::write(folder.join("seed"), "panib").unwrap();
-    let s = supervisor(corpus.path(), 20_000, 10);
+    let s = supervisor(corpus.path(), 20_000, Duration::from_secs(10));
     let first = search(&s, "faults");
     assert_eq!(first.findings.len(), 1, "{first:?}");
     assert_eq!(fs::read(&first.findings[0].file).unwrap(), b"panic");

@@ -1,4 +1,5 @@
-"""Loads RUN/export in transformers and compares with what memwall computes with the same model.
+"""Loads RUN/export in transformers and compares with what memwall computes with the same model; and RUN/bf16, the same
+model in bfloat16 and in several files, with RUN/export.
 
     check.py RUN PROMPT TOKENS LOGITS
 
@@ -43,4 +44,16 @@ logits = torch.tensor([json.loads(line) for line in lines.stdout.splitlines()])
 assert logits.shape == theirs.shape, (logits.shape, theirs.shape)
 deviation = float((logits - theirs).abs().max() / theirs.abs().max())
 assert deviation < TOLERANCE, deviation
+
+# Rounded once, to nearest and ties to even, as torch does; so bitwise equal.
+folder = os.path.join(run, "bf16")
+rounded, info = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", output_loading_info=True)
+assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
+assert rounded.dtype == torch.bfloat16, rounded.dtype
+files = [name for name in os.listdir(folder) if name.endswith(".safetensors")]
+assert len(files) > 1 and os.path.exists(os.path.join(folder, "model.safetensors.index.json")), files
+state = model.state_dict()
+assert set(state) == set(rounded.state_dict())
+for name, tensor in rounded.state_dict().items():
+    assert torch.equal(tensor, state[name].to(torch.bfloat16)), name
 print(json.dumps({"positions": len(logits), "logits_deviation": deviation, "greedy_equal": True}))

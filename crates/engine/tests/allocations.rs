@@ -1,10 +1,12 @@
 //! After its first step a rank asks the operating system for nothing: all that is large lies in the ledger.
 
+#[allow(dead_code, unused_imports)]
+#[path = "engine/common/mod.rs"]
 mod common;
 
-use common::jobs::{Job, Sizes};
-use common::settings;
+use common::{Job, MODES, Model, settings};
 use memwall_engine::Settings;
+use memwall_model::Family;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -70,22 +72,25 @@ fn counted(work: impl FnOnce()) -> [usize; 3] {
     counters.map(|c| c.load(SeqCst))
 }
 
-/// A model whose every activation, gradient and chunk of logits is large.
-fn job(deterministic: bool) -> Job {
-    let sizes = Sizes {
-        hidden: 160,
-        intermediate: 200,
-        heads: 8,
-        kv_heads: 4,
-        head_dim: 32,
-        vocabulary: 600,
-        ..Sizes::SMALL
-    };
-    let job =
-        Job { sizes, settings: Settings { sequence: 65, micro_batches: 2, deterministic, ..settings() } };
-    let smallest = sizes.kv_heads * sizes.head_dim * job.settings.micro_tokens() * 4;
-    assert!(smallest > LARGE, "the job is too small to show anything");
-    job
+/// Models whose every activation, gradient and chunk of logits is large, in every mode.
+fn jobs() -> impl Iterator<Item = Job> {
+    Family::ALL.into_iter().cycle().zip(MODES).map(|(family, mode)| {
+        let model = Model {
+            hidden: 160,
+            intermediate: 200,
+            heads: 8,
+            kv_heads: 8,
+            head_dim: 20,
+            vocabulary: 600,
+            ..Model::of(family)
+        };
+        let model = model.dropping([0.1; 3]);
+        let settings = Settings { sequence: 129, micro_batches: 2, ..settings() };
+        let job = Job { packed: true, ..Job::new(model, settings).in_mode(mode) };
+        let smallest = model.hidden.min(model.kv_heads * model.head_dim) * job.settings.micro_tokens() * 2;
+        assert!(smallest > LARGE, "the job is too small to show anything");
+        job
+    })
 }
 
 #[test]
@@ -108,8 +113,7 @@ fn the_counter_sees_large_blocks_of_every_thread() {
 #[test]
 fn after_the_first_step_and_evaluation_no_large_block_is_taken_outside_the_ledger() {
     let _turn = alone();
-    for deterministic in [false, true] {
-        let job = job(deterministic);
+    for job in jobs() {
         let (mut rank, batch) = (job.on_cpu(), job.batch(0));
         let mut once = || {
             batch.step(&mut rank).unwrap();
@@ -124,7 +128,7 @@ fn after_the_first_step_and_evaluation_no_large_block_is_taken_outside_the_ledge
     }
 }
 
-/// Tenstorrent issue 3790: memory that grows with every step ends long runs.
+/// torchtitan issue 3790: memory that grows with every step ends long runs.
 #[cfg(target_os = "linux")]
 #[test]
 fn tt_3790_resident_memory_is_flat() {
@@ -133,8 +137,8 @@ fn tt_3790_resident_memory_is_flat() {
         let text = std::fs::read_to_string("/proc/self/statm").unwrap();
         text.split(' ').nth(1).unwrap().parse::<i64>().unwrap()
     };
-    for deterministic in [false, true] {
-        let job = Job::small(Settings { deterministic, sequence: 32, ..settings() });
+    for mode in MODES {
+        let job = Job::small(Settings { sequence: 32, ..settings() }).in_mode(mode);
         let (mut rank, batch) = (job.on_cpu(), job.batch(0));
         let mut steps = |n| {
             for _ in 0..n {

@@ -117,6 +117,19 @@ impl ModelConfig {
                 expected: format!("at most {MAX_LAYERS}"),
             });
         }
+        // Sums and products of dims stay far from 64 bits below this.
+        let [d, f, v, n, layers] =
+            [self.hidden_size, self.intermediate_size, self.vocab_size, self.max_positions, self.layers]
+                .map(|n| n as u128);
+        let width = self.heads as u128 * self.head_dim as u128;
+        let parameters = layers * d * (4 * width + 3 * f) + (2 * v + n) * d;
+        if parameters > MAX_PARAMETERS {
+            return Err(ModelError::Invalid {
+                key: self.key("hidden_size", "n_embd"),
+                found: format!("{d}, and with the other dims about {parameters} parameters"),
+                expected: format!("dims of a model of at most {MAX_PARAMETERS} parameters"),
+            });
+        }
         Ok(())
     }
 
@@ -126,7 +139,10 @@ impl ModelConfig {
 }
 
 /// More blocks than any model has; each costs memory before anything is checked further.
-const MAX_LAYERS: usize = 1 << 16;
+const MAX_LAYERS: usize = 1 << 12;
+
+/// More parameters than any model has.
+const MAX_PARAMETERS: u128 = 1 << 48;
 
 /// Dims of a head where the config does not give them.
 fn derived_head_dim(

@@ -26,17 +26,19 @@ impl ModelSpec {
     /// backward. A sequence of one document is meant; packed documents see less.
     pub fn attention_flops_per_token(&self, sequence: usize) -> u64 {
         let c = &self.config;
-        let (n, width) = (sequence as u64, (c.heads * c.head_dim) as u64);
+        // Squares of a sequence's length times a width are beyond 64 bits before those of a model are.
+        let (n, width) = (sequence as u128, (c.heads * c.head_dim) as u128);
         let pairs = |window: Option<usize>| {
-            let w = window.map_or(n, |w| (w as u64).min(n));
+            let w = window.map_or(n, |w| (w as u128).min(n));
             w * (w + 1) / 2 + (n - w) * w
         };
-        c.windows.iter().map(|&w| 12 * width * pairs(w) / n.max(1)).sum()
+        let flops: u128 = c.windows.iter().map(|&w| 12 * width * pairs(w) / n.max(1)).sum();
+        u64::try_from(flops).unwrap_or(u64::MAX)
     }
 
     /// FLOPs that training one token costs in all: the figure behind MFU. Recomputation is not counted.
     pub fn flops_per_token(&self, sequence: usize) -> u64 {
-        self.linear_flops_per_token() + self.attention_flops_per_token(sequence)
+        self.linear_flops_per_token().saturating_add(self.attention_flops_per_token(sequence))
     }
 }
 

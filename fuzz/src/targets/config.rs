@@ -83,7 +83,7 @@ impl Target for Config {
         let dims = |shape: &[usize]| shape.iter().map(|d| *d as u128).product::<u128>();
         let count: u128 = spec.params.iter().map(|p| dims(&p.shape)).sum();
         assert_eq!(u128::from(spec.parameter_count()), count, "the parameters are miscounted");
-        let flops = u128::from(spec.flops_per_token(1));
+        let flops = u128::from(spec.flops_per_token(spec.config.max_positions));
         let matrices: u128 = spec.units[1..]
             .iter()
             .flat_map(|u| &u.params)

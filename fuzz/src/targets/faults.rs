@@ -21,8 +21,11 @@ impl Target for Faults {
             b"panic" => panic!("as it was told"),
             b"abort" => std::process::abort(),
             b"stack" => Outcome::Refused(deep(u64::MAX).to_string()),
-            b"endless" => loop {
+            b"asleep" => loop {
                 std::thread::sleep(std::time::Duration::from_millis(10));
+            },
+            b"endless" => loop {
+                std::hint::spin_loop();
             },
             b"memory" => {
                 std::hint::black_box(vec![1u8; 1 << 36]);

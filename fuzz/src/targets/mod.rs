@@ -7,6 +7,7 @@ mod index;
 mod job;
 mod model;
 mod safetensors;
+mod shards;
 mod tokenizer;
 
 use crate::mutate::Form;
@@ -72,5 +73,6 @@ pub static TARGETS: &[Definition] = &[
     tokenizer::DEFINITION,
     job::DEFINITION,
     checkpoint::DEFINITION,
+    shards::DEFINITION,
     faults::DEFINITION,
 ];

@@ -62,6 +62,32 @@ fn impossible_values_are_refused_by_key() {
 }
 
 #[test]
+fn dims_that_are_possible_one_by_one_but_not_together_are_refused_and_counts_never_overflow() {
+    let most = json!(1 << 24);
+    let dims = [("hidden_size", most.clone()), ("intermediate_size", most.clone()), ("head_dim", json!(8))];
+    let e = changed(tiny(), &dims).unwrap_err().to_string();
+    assert!(e.contains("a model of at most 281474976710656 parameters"), "{e}");
+    let dims = [("n_embd", most.clone()), ("vocab_size", most.clone()), ("n_head", json!(1 << 16))];
+    let e = changed(tiny_gpt2(), &dims).unwrap_err().to_string();
+    assert!(e.contains("n_embd = 16777216, and with the other dims about"), "{e}");
+    // Many heads on a narrow stream, over the longest sequence: attention's pairs alone are beyond 64 bits.
+    let wide = [
+        ("hidden_size", json!(1)),
+        ("num_attention_heads", most.clone()),
+        ("num_key_value_heads", most.clone()),
+        ("head_dim", json!(256)),
+        ("max_position_embeddings", most),
+    ];
+    let spec = crate::ModelSpec::new(changed(tiny(), &wide).unwrap());
+    // Two blocks, 12 FLOPs for each dim of each of (n + 1) / 2 keys.
+    let (n, width) = (1u128 << 24, 1u128 << 32);
+    assert_eq!(
+        u128::from(spec.attention_flops_per_token(n as usize)),
+        2 * (12 * width * (n * (n + 1) / 2) / n)
+    );
+}
+
+#[test]
 fn missing_dims_are_refused_by_key() {
     let llama =
         ["hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size"];

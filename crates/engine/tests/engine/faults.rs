@@ -1,19 +1,24 @@
 //! What happens when a step cannot be carried out: who is named, and what is left as it was.
 
-mod common;
-
-use common::jobs::{Batch, Job, Sizes, change, param, params, state_bits, trace};
-use common::{settings, weight};
+use super::common::{
+    Batch, FOLDERS, Job, MODES, Model, Reference, change, cpu, families, param, params, settings, state_bits,
+    trace, weight,
+};
 use memwall_comm::{Collective, CommError, Group, Pending, Solo};
-use memwall_engine::{EngineError, Rank, Settings};
+use memwall_engine::{EngineError, Precision, Rank, Settings};
 use memwall_model::ParamId;
 use memwall_tensor::device::Memory;
 use memwall_tensor::{Cpu, Description, Tensor};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The small model in either mode.
+/// The small model, plain or with exact gradients.
 fn job(deterministic: bool) -> Job {
     Job::small(Settings { deterministic, micro_batches: 2, ..settings() })
+}
+
+/// The small model in every mode.
+fn in_every_mode() -> impl Iterator<Item = Job> {
+    MODES.into_iter().map(|mode| job(false).in_mode(mode))
 }
 
 /// What was not finite and which tensor was named, of a step that must fail and change nothing.
@@ -27,26 +32,26 @@ fn refused(rank: &mut Rank<Cpu>, batch: &Batch) -> (&'static str, String) {
     (what, tensor.clone())
 }
 
-/// Tenstorrent issue 951: one bad weight makes everything bad, and only its name helps.
 #[test]
 fn a_group_of_several_ranks_is_refused_until_gradients_are_summed_over_it() {
-    let r = common::Reference::read(common::FOLDERS[0]);
+    let r = Reference::read(FOLDERS[0]);
     let group = Box::new(memwall_comm::DryGroup::new(0, 2));
-    let e = memwall_engine::Rank::new(common::cpu(1), group, r.spec, common::settings()).err().unwrap();
+    let e = Rank::new(cpu(1), group, r.spec, settings()).err().unwrap();
     assert_eq!(e, EngineError::Ranks { size: 2 });
 }
 
+/// torchtitan issue 951: one bad weight makes everything bad, and only its name helps.
 #[test]
-fn ts_951_the_first_non_finite_tensor_is_named() {
-    for deterministic in [false, true] {
-        let job = job(deterministic);
+fn tt_951_the_first_non_finite_tensor_is_named() {
+    for (model, mode) in families().into_iter().zip(MODES) {
+        let job = Job { model, ..job(false) }.in_mode(mode);
         let batch = job.batch(1);
         let mut rank = job.on_cpu();
         // Not the first step, so that there are moments to spoil.
         job.batch(0).step(&mut rank).unwrap();
         for p in params(&rank) {
             // A row of the embedding is read only where the batch has its token.
-            let at = if p == ParamId(0) { batch.tokens[0] as usize * Sizes::SMALL.hidden } else { 0 };
+            let at = if p == ParamId(0) { batch.tokens[0] as usize * model.hidden } else { 0 };
             let healthy = weight(&rank, p.0);
             for poison in [f32::NAN, f32::INFINITY] {
                 change(&mut rank, p, |i, x| if i == at { poison } else { x });
@@ -56,18 +61,16 @@ fn ts_951_the_first_non_finite_tensor_is_named() {
             }
         }
         // Of two, the first in the order of the forward pass.
-        for name in ["lm_head.weight", "model.layers.1.mlp.up_proj.weight"] {
-            let p = param(rank.spec(), name);
+        for p in [2, 3].map(|back| ParamId(params(&rank).count() - back)) {
             change(&mut rank, p, |_, _| f32::NAN);
-            assert_eq!(refused(&mut rank, &batch).1, format!("the weight {name}"));
+            assert_eq!(refused(&mut rank, &batch).1, format!("the weight {}", rank.spec().param(p).name));
         }
     }
 }
 
 #[test]
 fn a_step_after_a_refused_one_is_as_if_that_had_not_been() {
-    for deterministic in [false, true] {
-        let job = job(deterministic);
+    for job in in_every_mode() {
         let batches = [job.batch(0), job.batch(1)];
         let want = trace(&mut job.on_cpu(), &batches);
         let mut rank = job.on_cpu();
@@ -84,8 +87,7 @@ fn a_step_after_a_refused_one_is_as_if_that_had_not_been() {
 
 #[test]
 fn a_loss_that_overflows_is_told_as_a_loss() {
-    for deterministic in [false, true] {
-        let job = job(deterministic);
+    for job in in_every_mode() {
         let mut rank = job.on_cpu();
         for name in ["model.norm.weight", "lm_head.weight"] {
             let p = param(rank.spec(), name);
@@ -100,17 +102,31 @@ fn a_loss_that_overflows_is_told_as_a_loss() {
 
 #[test]
 fn an_evaluation_of_a_poisoned_model_is_not_finite() {
-    let job = job(false);
-    // One logit of each token is not a number, and it is no target's.
-    let mut batch = job.batch(0);
-    batch.targets.iter_mut().filter(|t| **t == 0).for_each(|t| *t = 1);
-    for poison in [f32::NAN, f32::INFINITY] {
-        let mut rank = job.on_cpu();
-        let head = param(rank.spec(), "lm_head.weight");
-        change(&mut rank, head, |i, x| if i == 0 { poison } else { x });
-        let loss = batch.evaluate(&mut rank).unwrap();
-        assert!(!loss.is_finite(), "{poison} gives {loss}");
+    for job in in_every_mode() {
+        // One logit of each token is not a number, and it is no target's.
+        let mut batch = job.batch(0);
+        batch.targets.iter_mut().filter(|t| **t == 0).for_each(|t| *t = 1);
+        for poison in [f32::NAN, f32::INFINITY] {
+            let mut rank = job.on_cpu();
+            let head = param(rank.spec(), "lm_head.weight");
+            change(&mut rank, head, |i, x| if i == 0 { poison } else { x });
+            let loss = batch.evaluate(&mut rank).unwrap();
+            assert!(!loss.is_finite(), "{poison} gives {loss}");
+        }
     }
+}
+
+#[test]
+fn a_master_beyond_bf16_is_a_weight_that_is_not_finite_and_is_told() {
+    let job = job(false).with(|s| (s.precision, s.gradients) = (Precision::Bf16, Precision::Bf16));
+    let mut rank = job.on_cpu();
+    let head = param(rank.spec(), "lm_head.weight");
+    let healthy = weight(&rank, head.0);
+    // Finite, and infinite once it is rounded.
+    change(&mut rank, head, |i, x| if i == 0 { f32::MAX } else { x });
+    assert_eq!(refused(&mut rank, &job.batch(0)).0, "loss");
+    change(&mut rank, head, |i, _| healthy[i]);
+    job.batch(0).step(&mut rank).unwrap();
 }
 
 /// A rank whose final norm has a gradient of some thousands, while the loss is finite.
@@ -143,8 +159,7 @@ fn a_finite_gradient_whose_norm_is_too_large_is_named() {
 
 #[test]
 fn a_step_whose_targets_are_all_ignored_has_no_loss_and_no_gradient() {
-    for deterministic in [false, true] {
-        let job = job(deterministic);
+    for job in in_every_mode() {
         let mut rank = job.on_cpu();
         let mut batch = job.batch(0);
         batch.targets.fill(-1);
@@ -214,8 +229,8 @@ impl Group<Cpu> for Flaky {
 fn a_collective_that_fails_is_an_error_every_time_and_never_a_panic() {
     static BROKEN: AtomicBool = AtomicBool::new(true);
     let job = job(false);
-    let spec = job.sizes.spec();
-    let mut rank = Rank::new(common::cpu(2), Box::new(Flaky(&BROKEN)), spec, job.settings).unwrap();
+    let spec = job.model.spec();
+    let mut rank = Rank::new(cpu(2), Box::new(Flaky(&BROKEN)), spec, job.settings).unwrap();
     rank.initialize();
     let before = state_bits(&rank);
     for _ in 0..2 {
@@ -227,11 +242,14 @@ fn a_collective_that_fails_is_an_error_every_time_and_never_a_panic() {
 
 #[test]
 fn a_rank_that_does_not_fit_is_an_error_that_says_what_and_gives_everything_back() {
-    let spec = Sizes::SMALL.spec();
-    let device = Cpu::new(Description { threads: 1 }, 1 << 19).unwrap();
+    let spec = Model::SMALL.spec();
+    let description = Description { threads: 1 };
+    // Room for a rank's weights, and for little else.
+    let budget = description.scratch_bytes() + (64 << 10);
+    let device = Cpu::new(description, budget as u64).unwrap();
     let ledger = device.ledger().clone();
     let error = Rank::new(device, Box::new(Solo), spec, settings()).err().expect("no room");
     let what = error.out_of_memory().expect("out of memory");
-    assert!(what.requested > 0 && what.budget == 1 << 19, "{error}");
+    assert!(what.requested > 0 && what.budget == budget as u64, "{error}");
     assert_eq!(ledger.state().live.total(), 0);
 }
