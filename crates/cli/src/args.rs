@@ -74,13 +74,16 @@ pub(crate) struct DataInspectArgs {
     /// Show the samples of this optimizer step of the job; the first is 1
     #[arg(long, value_name = "K")]
     pub(crate) step: Option<u64>,
-    /// Documents to show, or with --step samples [default: 3, or all of the step]
+    /// Show the samples that the job evaluates on
+    #[arg(long, conflicts_with = "step")]
+    pub(crate) evaluation: bool,
+    /// Documents to show, or with --step and --evaluation samples [default: 3, or all of them]
     #[arg(long, value_name = "N")]
     pub(crate) samples: Option<usize>,
     /// Read every file and compare its hash
     #[arg(long)]
     pub(crate) verify: bool,
-    /// Print one JSON object instead of tables, or with --step one a sample
+    /// Print one JSON object instead of tables, or with --step and --evaluation one a sample
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -129,6 +129,43 @@ fn a_step_is_shown_as_it_is_trained_on() {
     assert!(p.refused(&["data", "inspect", "job.toml", "--step", "0"]).contains("from 1"));
 }
 
+// Text without a repeated byte, so that a sample that is shown twice or not at all, or of other data, is noticed.
+#[test]
+fn an_evaluation_is_shown_as_it_is_evaluated_on() {
+    let p = Place::new();
+    let held: Vec<u8> = (b' '..=b'~').collect();
+    p.write("held.txt", std::str::from_utf8(&held).unwrap());
+    p.write(
+        "held.toml",
+        &job("train = \"text/*.txt\"\nevaluation = \"held.txt\"").replace("validation = 0.1\n", ""),
+    );
+    let shown = |sets: &[&str]| -> Vec<Value> {
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        let args: Vec<&str> =
+            ["data", "inspect", "held.toml", "--evaluation", "--json"].into_iter().chain(sets).collect();
+        lines(&p.ok(&args))
+    };
+    let all = shown(&["train.evaluate_batches=0"]);
+    let mut tokens: Vec<i64> = all
+        .iter()
+        .flat_map(|sample| sample["tokens"].as_array().unwrap())
+        .map(|id| id.as_i64().unwrap())
+        .filter(|id| held.contains(&(*id as u8)) && *id < 256)
+        .collect();
+    tokens.sort_unstable();
+    tokens.dedup();
+    assert_eq!(tokens, held.iter().map(|byte| i64::from(*byte)).collect::<Vec<_>>());
+    let valid: u64 = all.iter().map(|sample| sample["valid"].as_u64().unwrap()).sum();
+    let counted = all.iter().flat_map(|s| s["targets"].as_array().unwrap()).filter(|t| t.as_i64() >= Some(0));
+    assert_eq!(valid, counted.count() as u64);
+    // One micro-batch of two sequences, the first of all.
+    assert_eq!(shown(&["train.evaluate_batches=1"]), all[..2]);
+    let text = p.ok(&["data", "inspect", "held.toml", "--evaluation", "--samples", "1"]);
+    assert!(text.contains("sample     0: ") && !text.contains("epoch"), "{text}");
+    let nothing = ["data", "inspect", "job.toml", "--evaluation", "--set", "data.validation=0"];
+    assert!(p.refused(&nothing).contains("evaluates on nothing"));
+}
+
 #[test]
 fn prepared_data_is_described() {
     let p = Place::new();

@@ -3,12 +3,14 @@
 use super::Gathered;
 use super::set::{PreparedSet, SET};
 use crate::args::DataInspectArgs;
+use crate::batches::Batches;
 use crate::failure::Failure;
 use crate::job::{self, Job, show_bytes};
 use crate::setup::MESH;
 use memwall_data::{Cut, Dataset, Packing, Prepared, Tokenizer};
 use serde_json::{Value, json};
 use std::fmt::Write;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Sequence length that padding is told for where no job says one.
@@ -18,12 +20,12 @@ const USUAL_LENGTH: usize = 2048;
 const DOCUMENTS: usize = 3;
 const CHARACTERS: usize = 240;
 
-/// Prints counts and a few documents, or the samples of a step.
+/// Prints counts and a few documents, or the samples of a step or of an evaluation.
 pub(crate) fn inspect(args: &DataInspectArgs) -> Result<(), Failure> {
     if args.path.is_dir() {
-        if args.step.is_some() || !args.set.is_empty() {
+        if args.step.is_some() || args.evaluation || !args.set.is_empty() {
             return Err(Failure::Refused(format!(
-                "--step and --set belong to a job, and {} is a folder of prepared data: name the job file",
+                "--step, --evaluation and --set belong to a job, and {} is a folder of prepared data: name the job file",
                 args.path.display()
             )));
         }
@@ -39,12 +41,14 @@ pub(crate) fn inspect(args: &DataInspectArgs) -> Result<(), Failure> {
     let job = job::load(&args.path, &args.set)?.pinned_to(ranks)?.validate(ranks)?;
     let tokenizer = Tokenizer::load(&job.data.tokenizer)?;
     let gathered = Gathered::of(&job, &tokenizer)?;
+    if args.step.is_none() && !args.evaluation {
+        return show(args, &gathered, &tokenizer, job.data.sequence_length);
+    }
+    verify(args, &gathered)?;
+    let data = gathered.dataset(&job)?;
     match args.step {
-        None => show(args, &gathered, &tokenizer, job.data.sequence_length),
-        Some(step) => {
-            verify(args, &gathered)?;
-            samples(args, &job, &gathered.dataset(&job)?, &tokenizer, step)
-        }
+        Some(step) => samples(args, step_samples(&job, step)?, &data, &tokenizer),
+        None => samples(args, evaluation_samples(&job, &data)?, &data, &tokenizer),
     }
 }
 
@@ -225,40 +229,58 @@ fn begins(data: &Prepared, document: u64, tokenizer: &Tokenizer) -> Result<Strin
     Ok(tokenizer.decode(&ids).chars().take(CHARACTERS).collect())
 }
 
-/// Prints the samples of a step.
+/// Numbers of the samples that a step trains on.
+fn step_samples(job: &Job, step: u64) -> Result<Range<u64>, Failure> {
+    let batch = job.train.global_batch as u64;
+    step.checked_sub(1)
+        .and_then(|steps| steps.checked_mul(batch))
+        .map(|first| first..first.saturating_add(batch))
+        .ok_or_else(|| Failure::Refused("--step counts from 1, as metrics.jsonl does".into()))
+}
+
+/// Numbers of the samples that an evaluation takes.
+fn evaluation_samples(job: &Job, data: &Dataset) -> Result<Range<u64>, Failure> {
+    let t = &job.train;
+    let batches = Batches::new(data, t.global_batch, t.micro_batch).evaluation_batches(t.evaluate_batches);
+    let count = data.validation_samples().min((batches * t.micro_batch) as u64);
+    if count == 0 {
+        return Err(Failure::Refused(
+            "--evaluation: the job evaluates on nothing; set data.validation or data.evaluation".into(),
+        ));
+    }
+    Ok(0..count)
+}
+
+/// Prints training samples of these numbers, or with --evaluation those that are evaluated on.
 fn samples(
     args: &DataInspectArgs,
-    job: &Job,
+    numbers: Range<u64>,
     data: &Dataset,
     tokenizer: &Tokenizer,
-    step: u64,
 ) -> Result<(), Failure> {
     let length = data.sequence_length();
-    let batch = job.train.global_batch as u64;
-    let first = step
-        .checked_sub(1)
-        .and_then(|steps| steps.checked_mul(batch))
-        .ok_or_else(|| Failure::Refused("--step counts from 1, as metrics.jsonl does".into()))?;
-    let count = args.samples.map_or(batch, |n| batch.min(n as u64));
     let (mut tokens, mut targets, mut positions) = (vec![0; length], vec![0; length], vec![0; length]);
-    for number in first..first.saturating_add(count) {
-        data.fill_train(number, &mut tokens, &mut targets, &mut positions)?;
-        let pick = data.pick(number);
-        let valid = data.train_valid(number);
+    for number in numbers.take(args.samples.unwrap_or(usize::MAX)) {
+        let (origin, valid) = if args.evaluation {
+            data.fill_validation(number, &mut tokens, &mut targets, &mut positions)?;
+            (None, data.validation_valid(number))
+        } else {
+            data.fill_train(number, &mut tokens, &mut targets, &mut positions)?;
+            let pick = data.pick(number);
+            (Some((pick.source, pick.epoch)), data.train_valid(number))
+        };
         if args.json {
-            let (source, epoch) = (pick.source, pick.epoch);
-            say!(
-                "{}",
-                json!({"sample": number, "source": source, "epoch": epoch, "valid": valid, "tokens": tokens,
-                       "targets": targets, "positions": positions})
-            );
+            let mut sample = json!({"sample": number, "valid": valid, "tokens": tokens, "targets": targets,
+                                    "positions": positions});
+            if let (Some((source, epoch)), Some(object)) = (origin, sample.as_object_mut()) {
+                object.extend([("source".into(), source.into()), ("epoch".into(), epoch.into())]);
+            }
+            say!("{sample}");
             continue;
         }
-        say!(
-            "sample     {number}: source {}, epoch {}, {valid} of {length} targets count",
-            pick.source,
-            pick.epoch
-        );
+        let origin =
+            origin.map_or(String::new(), |(source, epoch)| format!("source {source}, epoch {epoch}, "));
+        say!("sample     {number}: {origin}{valid} of {length} targets count");
         let ids: Vec<u32> = tokens.iter().map(|&id| id as u32).collect();
         // A document begins wherever positions do.
         let starts: Vec<usize> = (0..length).filter(|&at| positions[at] == 0).collect();
