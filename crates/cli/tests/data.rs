@@ -162,7 +162,11 @@ fn an_evaluation_is_shown_as_it_is_evaluated_on() {
     assert_eq!(shown(&["train.evaluate_batches=1"]), all[..2]);
     let text = p.ok(&["data", "inspect", "held.toml", "--evaluation", "--samples", "1"]);
     assert!(text.contains("sample     0: ") && !text.contains("epoch"), "{text}");
-    let nothing = ["data", "inspect", "job.toml", "--evaluation", "--set", "data.validation=0"];
+    p.write(
+        "none.toml",
+        &JOB.replace("validation = 0.1", "validation = 0").replace("evaluate_every = 5\n", ""),
+    );
+    let nothing = ["data", "inspect", "none.toml", "--evaluation"];
     assert!(p.refused(&nothing).contains("evaluates on nothing"));
 }
 
