@@ -69,6 +69,8 @@ const FEATURES: &[Feature] = &[
     Feature { name: "tied embeddings", sets: &["model.config.tie_word_embeddings=true"] },
     Feature { name: "several micro-batches a step", sets: &["train.global_batch=8", "train.micro_batch=2"] },
     Feature { name: "deterministic gradients", sets: &["train.deterministic=true"] },
+    Feature { name: "bf16", sets: &["precision.mode=bf16"] },
+    Feature { name: "gradients in bf16", sets: &["precision.mode=bf16", "precision.gradients=bf16"] },
     Feature { name: "gradient clipping off", sets: &["train.clip=0"] },
     Feature { name: "recomputation", sets: &["memory.recompute=full"] },
     Feature { name: "length in steps", sets: &["train.steps=100"] },

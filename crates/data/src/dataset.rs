@@ -56,7 +56,7 @@ impl Dataset {
     /// [`DataError::ValidationShare`] unless the share is 0 or more and below 1, and 0 with `evaluation`;
     /// [`DataError::SequenceLength`] if the length is 0; [`DataError::TrainTooShort`] and
     /// [`DataError::ValidationTooShort`] if a part that is wanted has no sample; [`DataError::Weight`] for a weight
-    /// that is no share; [`DataError::NoWindows`] if there is no source.
+    /// that is no share; [`DataError::NoSource`] if there is no source.
     pub fn new(
         sources: Vec<(Arc<Prepared>, f64)>,
         evaluation: Option<Arc<Prepared>>,
@@ -70,7 +70,7 @@ impl Dataset {
             return Err(DataError::SequenceLength);
         }
         if sources.is_empty() {
-            return Err(DataError::NoWindows);
+            return Err(DataError::NoSource);
         }
         let weights: Vec<f64> = sources.iter().map(|(_, weight)| *weight).collect();
         let all = sources.iter().map(|(data, _)| data).chain(&evaluation);
@@ -210,7 +210,7 @@ impl Dataset {
         if number >= all {
             return None;
         }
-        let sample = Order::over_some(0, all).window(number);
+        let sample = Order::new(0, all).window(number);
         let part = self.validation_firsts.partition_point(|&first| first <= sample) - 1;
         Some((&self.validation[part], sample - self.validation_firsts[part]))
     }

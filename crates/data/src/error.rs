@@ -238,7 +238,7 @@ pub enum DataError {
         /// Tokens held out, end-of-document tokens included.
         tokens: u64,
     },
-    /// There is nothing to order.
-    #[error("an order over 0 windows was asked for; a dataset has at least 1")]
-    NoWindows,
+    /// There is nothing to cut.
+    #[error("a dataset of no source was asked for; give at least one")]
+    NoSource,
 }

@@ -42,7 +42,6 @@ mod tokenizer;
 pub use dataset::{Cut, Dataset, Size};
 pub use error::DataError;
 pub use mixture::Pick;
-pub use order::Order;
 pub use part::{IGNORE, Packing};
 pub use prepared::{
     Prepared,

@@ -50,8 +50,7 @@ impl Mixture {
         }
         // The first source has the run's own seed, so that one source alone is ordered as if there were no mixture.
         let seed_of = |source: u64| if source == 0 { seed } else { mix(mix(seed) ^ source) };
-        let orders =
-            samples.iter().zip(0..).map(|(&samples, source)| Order::over_some(seed_of(source), samples));
+        let orders = samples.iter().zip(0..).map(|(&samples, source)| Order::new(seed_of(source), samples));
         Ok(Mixture { seed, firsts, orders: orders.collect() })
     }
 
@@ -105,7 +104,7 @@ mod tests {
     #[test]
     fn one_source_is_in_its_own_order() {
         let mixture = Mixture::new(42, &[8], &[0.1]).unwrap();
-        let order = Order::new(42, 8).unwrap();
+        let order = Order::new(42, 8);
         for number in 0..40 {
             let expected = Pick { source: 0, sample: order.window(number), epoch: number / 8 };
             assert_eq!(mixture.pick(number), expected);

@@ -1,6 +1,6 @@
 //! Which window is sample *i*: a permutation per epoch that needs no memory of earlier samples.
 
-use crate::{DataError, holdout::mix};
+use crate::holdout::mix;
 
 /// Rounds of the Feistel network. Four suffice for wide halves; domains of a few windows have halves of
 /// one or two bits, and need more for all orders to be about equally likely.
@@ -13,45 +13,26 @@ const ROUNDS: u64 = 12;
 /// of windows and the sample number, and on nothing else; these numbers are part of the format of a
 /// checkpoint, so the algorithm must not change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Order {
+pub(crate) struct Order {
     seed: u64,
     windows: u64,
 }
 
 impl Order {
-    /// An order over `windows` windows.
-    ///
-    /// # Errors
-    ///
-    /// [`DataError::NoWindows`] if `windows` is 0.
-    pub fn new(seed: u64, windows: u64) -> Result<Order, DataError> {
-        if windows == 0 { Err(DataError::NoWindows) } else { Ok(Order { seed, windows }) }
-    }
-
-    /// An order over the windows of a part that is known to have some.
-    pub(crate) fn over_some(seed: u64, windows: u64) -> Order {
+    /// An order over `windows` windows, at least 1.
+    pub(crate) fn new(seed: u64, windows: u64) -> Order {
         debug_assert!(windows > 0);
         Order { seed, windows }
     }
 
-    /// The seed.
-    pub fn seed(&self) -> u64 {
-        self.seed
-    }
-
-    /// Windows in an epoch.
-    pub fn windows(&self) -> u64 {
-        self.windows
-    }
-
     /// The epoch of a sample: how often every window was used before it.
-    pub fn epoch(&self, sample: u64) -> u64 {
+    pub(crate) fn epoch(&self, sample: u64) -> u64 {
         sample / self.windows
     }
 
-    /// The window, below [`windows`](Order::windows), of the sample with this global number. Within an
+    /// The window, below the number of windows, of the sample with this global number. Within an
     /// epoch no window repeats.
-    pub fn window(&self, sample: u64) -> u64 {
+    pub(crate) fn window(&self, sample: u64) -> u64 {
         permuted(sample % self.windows, self.windows, mix(mix(self.seed) ^ self.epoch(sample)))
     }
 }
@@ -97,7 +78,7 @@ mod tests {
     use super::*;
 
     fn epoch(seed: u64, windows: u64, epoch: u64) -> Vec<u64> {
-        let order = Order::new(seed, windows).unwrap();
+        let order = Order::new(seed, windows);
         (0..windows).map(|i| order.window(epoch * windows + i)).collect()
     }
 
@@ -126,16 +107,11 @@ mod tests {
 
     #[test]
     fn the_largest_domain_does_not_overflow() {
-        let order = Order::new(3, u64::MAX).unwrap();
+        let order = Order::new(3, u64::MAX);
         assert_ne!(order.window(0), order.window(1));
         assert!(order.window(u64::MAX - 1) < u64::MAX);
         assert_eq!(order.epoch(u64::MAX), 1);
-        assert_eq!(Order::new(3, 1).unwrap().window(u64::MAX), 0);
-    }
-
-    #[test]
-    fn zero_windows_are_refused() {
-        assert!(matches!(Order::new(0, 0), Err(DataError::NoWindows)));
+        assert_eq!(Order::new(3, 1).window(u64::MAX), 0);
     }
 
     #[test]
@@ -180,7 +156,7 @@ mod tests {
     fn the_order_never_changes() {
         assert_eq!(epoch(42, 8, 0), [5, 6, 1, 4, 2, 0, 7, 3]);
         assert_eq!(epoch(42, 8, 1), [4, 6, 7, 2, 3, 5, 0, 1]);
-        assert_eq!(Order::new(42, 1_000_003).unwrap().window(123_456_789), 675_521);
+        assert_eq!(Order::new(42, 1_000_003).window(123_456_789), 675_521);
     }
 
     proptest! {
@@ -191,7 +167,7 @@ mod tests {
 
         #[test]
         fn large_domains_stay_in_range_without_repeats(seed: u64, windows in 1_u64 << 33.., start: u64) {
-            let order = Order::new(seed, windows).unwrap();
+            let order = Order::new(seed, windows);
             let start = start % (windows - 1000);
             let mut sampled: Vec<u64> = (start..start + 1000).map(|i| order.window(i)).collect();
             prop_assert!(sampled.iter().all(|&window| window < windows));

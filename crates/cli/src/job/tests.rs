@@ -213,7 +213,10 @@ fn every_choice_of_the_schema_has_a_variant() {
         let kind::Kind::Choice(choices) = key.kind else { continue };
         for choice in choices {
             let set = format!("{}={choice}", key.path());
-            assert!(resolve(FINE_TUNE, &[&set]).unwrap().validate(1).is_ok(), "{set}");
+            // Gradients in bf16 are refused beside weights in f32.
+            let beside = (set == "precision.gradients=bf16").then_some("precision.mode=bf16");
+            let sets: Vec<&str> = [&*set].into_iter().chain(beside).collect();
+            assert!(resolve(FINE_TUNE, &sets).unwrap().validate(1).is_ok(), "{set}");
         }
     }
 }
@@ -227,8 +230,8 @@ fn refuses_unknown_names_with_the_nearest() {
         ("optimiser.kind=adamw", "[optimiser]: no such section; did you mean [optimizer]?"),
         (
             "zzz.a=1",
-            "[zzz]: no such section; the sections are [model], [data], [train], [optimizer], [memory], \
-             [checkpoint], [run]",
+            "[zzz]: no such section; the sections are [model], [data], [train], [optimizer], [precision], \
+             [memory], [checkpoint], [export], [run]",
         ),
         (
             "optimizer.schedule=cosin",
@@ -248,8 +251,8 @@ fn refuses_unknown_names_with_the_nearest() {
         resolve(&at_the_top, NONE).unwrap_err().messages(),
         [
             "stepz: stands in no section; did you mean train.steps?",
-            "qq: stands in no section; the sections are [model], [data], [train], [optimizer], [memory], \
-             [checkpoint], [run]",
+            "qq: stands in no section; the sections are [model], [data], [train], [optimizer], [precision], \
+             [memory], [checkpoint], [export], [run]",
             "memory: expected a section [memory] with keys, got a whole number",
         ]
     );

@@ -182,7 +182,7 @@ fn what_cannot_be_cut_is_refused() {
     let with_evaluation = Dataset::new(vec![(source(&[10], 1), 1.0)], Some(source(&[10], 1)), cut(4, 0.1, 0));
     assert!(matches!(with_evaluation, Err(DataError::ValidationShare { .. })));
     assert!(matches!(one(&[10], cut(0, 0.1, 0)), Err(DataError::SequenceLength)));
-    assert!(matches!(Dataset::new(Vec::new(), None, cut(4, 0.0, 0)), Err(DataError::NoWindows)));
+    assert!(matches!(Dataset::new(Vec::new(), None, cut(4, 0.0, 0)), Err(DataError::NoSource)));
     let (_folder, single) = made_of(&[vec![1]], None, 10, 10);
     let refused = Dataset::new(vec![(single, 1.0)], None, cut(4, 0.0, 0));
     assert!(matches!(refused, Err(DataError::TrainTooShort { tokens: 1 })));

@@ -163,7 +163,7 @@ fn characters_across_blocks_are_whole_and_faults_have_their_offset() {
     let good = text.len() as u64;
     text.push('\0');
     for (end, at) in
-        [(text.as_bytes().to_vec(), good), ([text[..good as usize].as_bytes(), b"\xff"].concat(), good)]
+        [(text.as_bytes().to_vec(), good), ([&text.as_bytes()[..good as usize], b"\xff"].concat(), good)]
     {
         let (_folder, path) = written("a.txt", &end);
         let error = texts(&path, "").unwrap_err();

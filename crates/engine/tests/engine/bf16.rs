@@ -1,7 +1,7 @@
 //! bf16 against PyTorch's: as near to what nothing but rounded weights gives as PyTorch is, in its two ways to compute
 //! attention.
 
-use super::common::{Bf16Reference, Reference, gradients, params, settings, weight};
+use super::common::{Bf16Reference, Reference, gradients, params, settings, weight, without_key_bias};
 use memwall_engine::{AdamWSettings, Precision, Schedule, Settings};
 use memwall_model::ParamId;
 use serde_json::Value;
@@ -41,16 +41,6 @@ fn recipe(precision: Precision) -> Settings {
         optimizer: AdamWSettings { beta1: 0.9, beta2: 0.999, eps: 1e-5, weight_decay: 0.1 },
         schedule: Schedule { peak: 5e-3, ..settings().schedule },
         ..settings()
-    }
-}
-
-/// GPT-2's key biases have no gradient in exact arithmetic: AdamW makes full steps of their rounding noise.
-fn without_key_bias<T: Clone>(name: &str, values: &[T]) -> Vec<T> {
-    let third = values.len() / 3;
-    if name.ends_with("c_attn.bias") {
-        [&values[..third], &values[2 * third..]].concat()
-    } else {
-        values.to_vec()
     }
 }
 

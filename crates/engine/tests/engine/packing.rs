@@ -1,7 +1,7 @@
 //! Documents packed in one sequence do not see each other.
 
 use super::common::{Batch, Job, cases, families, gradients, near, settings};
-use memwall_engine::{Precision, Settings};
+use memwall_engine::{MicroBatch, Precision, Settings};
 use memwall_tensor::math;
 use proptest::prelude::*;
 
@@ -85,4 +85,22 @@ fn a_later_document_changes_no_bit_of_what_comes_before_it() {
         packed.tokens[..65].iter_mut().for_each(|t| *t = (*t + 1) % job.model.vocabulary as i32);
         assert!(step(&job, &packed) == want, "an earlier document matters in {model:?}");
     }
+}
+
+#[test]
+fn positions_that_a_loader_leaves_alone_are_those_of_one_document() {
+    let job = Job::new(families()[0], Settings { micro_batch: 1, micro_batches: 2, ..settings() });
+    let (packed, _) = packed_and_separate(&[7, 9], job.model.vocabulary, 3);
+    let whole = Batch::new(16, &packed.tokens, &packed.targets);
+    let mut load = |micro: usize, b: &mut MicroBatch<'_>| {
+        b.tokens.copy_from_slice(&packed.tokens);
+        b.targets.copy_from_slice(&packed.targets);
+        if micro == 0 {
+            b.positions.copy_from_slice(&packed.positions);
+        }
+    };
+    let loss = job.on_cpu().step(&mut load, 2 * packed.valid()).unwrap().loss;
+    let job = job.with(|s| s.micro_batches = 1);
+    let mean = [packed, whole].map(|b| b.evaluate(&mut job.on_cpu()).unwrap() / 2.0).iter().sum::<f64>();
+    assert!((loss / mean - 1.0).abs() < 1e-6, "{loss} for {mean}");
 }

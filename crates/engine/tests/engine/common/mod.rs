@@ -8,7 +8,7 @@ mod references;
 pub use batches::Batch;
 pub use jobs::*;
 pub use models::{Model, families};
-pub use references::{Bf16Reference, FOLDERS, Reference, deviation};
+pub use references::{Bf16Reference, FOLDERS, Reference, deviation, without_key_bias};
 
 use memwall_comm::Solo;
 use memwall_engine::{AdamWSettings, Decay, Keep, Part, Precision, Rank, Schedule, Settings};
