@@ -44,10 +44,12 @@ class Batch:
 
 
 class Peer:
-    """A model and its optimizer; in bf16 the masters and moments are f32."""
+    """A model and its optimizer; in bf16 the masters and moments are f32. A `twin` is as correct and differs by rounding:
+    attention is computed the other way, and the start is moved by about one f32 rounding."""
 
-    def __init__(self, job, attention):
+    def __init__(self, job, twin=False):
         self.job = job
+        attention = "eager" if twin else "sdpa"
         self.narrow = {"f32": torch.float32, "bf16": torch.bfloat16}[precision(job)]
         # Masters are what the folder has, whatever its dtype, in f32.
         wide = transformers.AutoModelForCausalLM.from_pretrained(job["model"]["path"], dtype=torch.float32,
@@ -63,6 +65,12 @@ class Peer:
             del wide
             self.model = transformers.AutoModelForCausalLM.from_pretrained(
                 job["model"]["path"], dtype=self.narrow, attn_implementation=attention)
+        if twin:
+            move = torch.Generator().manual_seed(1)
+            with torch.no_grad():
+                for p in self.masters.values():
+                    p.mul_(1 + 2.0 ** -23 * torch.randn(p.shape, generator=move))
+        self.publish()
         self.model.train()
         o = job["optimizer"]
         without = o.get("no_decay", [])
@@ -96,11 +104,15 @@ class Peer:
         norm = torch.nn.utils.clip_grad_norm_(list(self.masters.values()), clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        if self.narrow != torch.float32:
-            with torch.no_grad():
-                for name, p in self.model.named_parameters():
-                    p.copy_(self.masters[name])
+        self.publish()
         return total, float(norm)
+
+    @torch.no_grad()
+    def publish(self):
+        """Rounds the masters to the model's weights."""
+        if self.narrow != torch.float32:
+            for name, p in self.model.named_parameters():
+                p.copy_(self.masters[name])
 
     def collect(self):
         """Adds the model's bf16 gradients to the masters' f32 ones."""
