@@ -158,7 +158,7 @@ fn windows_follow_the_switches_of_their_class() {
     let (mistral, qwen) = (("model_type", json!("mistral")), ("model_type", json!("qwen2")));
     let window = ("sliding_window", json!(5));
     let on = ("use_sliding_window", json!(true));
-    assert_eq!(of(&[window.clone()]).unwrap(), [None; 2], "Llama has no window");
+    assert_eq!(of(std::slice::from_ref(&window)).unwrap(), [None; 2], "Llama has no window");
     assert_eq!(of(&[mistral.clone(), window.clone()]).unwrap(), [Some(5); 2]);
     assert_eq!(of(&[mistral.clone(), ("sliding_window", Value::Null)]).unwrap(), [None; 2]);
     assert_eq!(of(&[mistral]).unwrap(), [Some(4096); 2]);
