@@ -5,7 +5,7 @@ mod common;
 use common::{config, rank_of, weights};
 use half::{bf16, f16};
 use memwall_checkpoint::{CheckpointError, Disk, Export, FloatType, ModelFile, Operation, write_model};
-use memwall_engine::{Part, Rank};
+use memwall_engine::{MicroBatch, Part, Rank};
 use memwall_model::ParamId;
 use memwall_tensor::Cpu;
 use memwall_tensor::device::Memory;
@@ -95,6 +95,31 @@ fn what_is_written_reads_back_and_halves_read_back_as_themselves() {
         }
         write(second.path(), &read, &export(kind, shard)).unwrap();
         assert_eq!(stored(first.path()), stored(second.path()));
+    }
+}
+
+// DeepSpeed #6691, PR #5475: after converting, the loss restarted as if untrained.
+#[test]
+fn ds_6691_what_is_exported_has_the_loss_of_what_was_trained() {
+    let mut load = |_: usize, b: &mut MicroBatch<'_>| {
+        for (i, (t, g)) in b.tokens.iter_mut().zip(b.targets.iter_mut()).enumerate() {
+            (*t, *g) = (i as i32 * 5 % 17, (i as i32 * 5 + 5) % 17);
+        }
+    };
+    for tied in [true, false] {
+        let mut trained = rank_of(&config(8, 17, tied), 3);
+        let untrained = trained.evaluate(1, &mut load, 8).unwrap();
+        for _ in 0..4 {
+            trained.step(&mut load, 8).unwrap();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), &trained, &export(FloatType::F32, 600)).unwrap();
+        let mut again = rank_of(&config(8, 17, tied), 9);
+        ModelFile::open(dir.path(), again.spec()).unwrap().load(&mut again).unwrap();
+        assert_eq!(weights(&trained), weights(&again));
+        let loss = again.evaluate(1, &mut load, 8).unwrap();
+        assert_eq!(loss.to_bits(), trained.evaluate(1, &mut load, 8).unwrap().to_bits());
+        assert!(loss < untrained - 0.1, "{loss} after {untrained}");
     }
 }
 

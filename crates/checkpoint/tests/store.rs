@@ -3,7 +3,7 @@
 mod common;
 
 use memwall_checkpoint::{CheckpointError, Disk, Manifest, Operation, RunState, Store};
-use memwall_engine::{MicroBatch, Part, Rank};
+use memwall_engine::{MicroBatch, Part, Precision, Rank};
 use memwall_model::ParamId;
 use memwall_tensor::Cpu;
 use memwall_tensor::device::Memory;
@@ -39,21 +39,61 @@ fn bits(rank: &Rank<Cpu>) -> Vec<u32> {
     all.flat_map(|(p, i)| rank.device().read_f32(rank.part(p, i))).map(f32::to_bits).collect()
 }
 
-#[test]
-fn a_loaded_rank_goes_on_to_the_bit() {
+/// Saves a rank after two steps, loads it into another one, and takes three more steps with both.
+fn goes_on_to_the_bit(precision: Precision) {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::new(dir.path(), 2, Disk::default());
-    let mut a = rank(8, 1);
+    let rank = |seed| common::rank_in(&common::config(8, 17, false), seed, precision);
+    let mut a = rank(1);
     step(&mut a);
     step(&mut a);
     store.save(&a, &state(&a)).unwrap();
-    let mut b = rank(8, 2);
+    let mut b = rank(2);
     assert_eq!(store.load(store.latest().unwrap().unwrap(), &mut b).unwrap(), state(&a));
     assert_eq!(bits(&a), bits(&b));
     for _ in 0..3 {
         assert_eq!(step(&mut a).to_bits(), step(&mut b).to_bits());
     }
     assert_eq!(bits(&a), bits(&b));
+}
+
+// DeepSpeed #5822: a converted state did not load even in the same layout.
+#[test]
+fn ds_5822_a_loaded_rank_goes_on_to_the_bit() {
+    goes_on_to_the_bit(Precision::F32);
+}
+
+// OpenTau #185: masters were rebuilt from bf16 weights.
+#[test]
+fn opentau_185_masters_are_stored_so_a_rank_in_bf16_goes_on_to_the_bit() {
+    goes_on_to_the_bit(Precision::Bf16);
+    let trained = {
+        let mut r = common::rank_in(&common::config(8, 17, false), 1, Precision::Bf16);
+        step(&mut r);
+        r
+    };
+    let held_by_bf16 = bits(&trained).iter().filter(|b| *b & 0xffff == 0).count();
+    assert!(held_by_bf16 < bits(&trained).len() / 2, "what is saved has more digits than bf16");
+}
+
+// PyTorch #113673: optimizer state was keyed by order.
+#[test]
+fn pt_113673_state_is_keyed_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::new(dir.path(), 2, Disk::default());
+    let mut a = rank(8, 1);
+    step(&mut a);
+    store.save(&a, &state(&a)).unwrap();
+    for file in ["weights.safetensors", "optimizer.safetensors"] {
+        let bytes = std::fs::read(dir.path().join("step-00000001").join(file)).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let moments = if file.starts_with("opt") { 2 } else { 1 };
+        assert_eq!(tensors.len(), moments * a.spec().params.len());
+        for p in &a.spec().params {
+            let of_it = tensors.names().into_iter().filter(|n| n.ends_with(&p.name)).count();
+            assert!(of_it >= moments, "{file} has no state of {}", p.name);
+        }
+    }
 }
 
 #[test]
@@ -89,7 +129,7 @@ fn dying_disk(at: u64, done: Arc<AtomicU64>) -> Disk {
 
 // speculators PR #739, Lightning #688, metaseq #53
 #[test]
-fn killed_at_any_operation_resume_takes_the_last_complete_checkpoint() {
+fn metaseq_53_killed_at_any_operation_resume_takes_the_last_complete_checkpoint() {
     let mut operations = 0;
     for at in 0.. {
         let dir = tempfile::tempdir().unwrap();

@@ -162,11 +162,8 @@ fn an_evaluation_is_shown_as_it_is_evaluated_on() {
     assert_eq!(shown(&["train.evaluate_batches=1"]), all[..2]);
     let text = p.ok(&["data", "inspect", "held.toml", "--evaluation", "--samples", "1"]);
     assert!(text.contains("sample     0: ") && !text.contains("epoch"), "{text}");
-    p.write(
-        "none.toml",
-        &JOB.replace("validation = 0.1", "validation = 0").replace("evaluate_every = 5\n", ""),
-    );
-    let nothing = ["data", "inspect", "none.toml", "--evaluation"];
+    let sets = ["--set", "data.validation=0", "--set", "train.evaluate_every=0"];
+    let nothing = [&["data", "inspect", "job.toml", "--evaluation"][..], &sets].concat();
     assert!(p.refused(&nothing).contains("evaluates on nothing"));
 }
 

@@ -30,6 +30,16 @@ pub enum EngineError {
         /// Ranks in the group.
         size: usize,
     },
+    /// The model has learned fewer positions than a sequence has tokens.
+    #[error(
+        "a sequence of {length} tokens: the model has learned {longest} positions; give shorter sequences"
+    )]
+    Positions {
+        /// Tokens in a sequence.
+        length: usize,
+        /// Rows of the table of positions.
+        longest: usize,
+    },
     /// Loss or gradients are not finite. Parameters and optimizer states are as they were before the step.
     #[error(
         "step {step}: the {what} is not finite, or too large for its exact sum (first found in {tensor}); parameters are as before this step. \

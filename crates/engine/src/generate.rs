@@ -25,8 +25,9 @@ impl<D: Device> Generator<D> {
     /// A generator for texts of up to `capacity` tokens, prompt included. Parameters are zero until loaded.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Out of memory, or texts longer than the positions that the model has learned.
     pub fn new(device: D, spec: &ModelSpec, capacity: usize) -> Result<Self, EngineError> {
+        Stack::check_length(&spec.config, capacity)?;
         let weights = Weights::new(&device, spec, DType::F32)?;
         let c = &spec.config;
         let stack = Stack::new(spec);

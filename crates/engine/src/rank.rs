@@ -44,7 +44,7 @@ impl<D: Device> Rank<D> {
     /// Allocates all that lives as long as the rank. Parameters are zero until they are initialized or loaded.
     ///
     /// # Errors
-    /// Out of memory, or a group of more than one rank.
+    /// Out of memory, a group of more than one rank, or sequences longer than the positions that the model has learned.
     pub fn new(
         device: D,
         group: Box<dyn Group<D>>,
@@ -55,6 +55,7 @@ impl<D: Device> Rank<D> {
         if group.size() != 1 {
             return Err(EngineError::Ranks { size: group.size() });
         }
+        Stack::check_length(&spec.config, settings.sequence)?;
         let weights = Weights::new(&device, &spec, settings.precision.dtype())?;
         let flat = |dtype, category| zeroed(&device, weights.layout(), dtype, category);
         let rounded = settings.precision != Precision::F32;

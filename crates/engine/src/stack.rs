@@ -3,7 +3,7 @@
 use crate::error::InUnit;
 use crate::unit::{Block, Embedding, Head, Kept, Sequences};
 use crate::{EngineError, Keep, Weights};
-use memwall_model::{ModelSpec, ParamId, UnitKind};
+use memwall_model::{ModelConfig, ModelSpec, ParamId, UnitKind};
 use memwall_tensor::device::Device;
 use memwall_tensor::{SliceMut, Tensor, View};
 
@@ -31,6 +31,15 @@ impl Stack {
         }
         let whole = "a model has an embedding and a head";
         Self { embedding: embedding.expect(whole), blocks, head: head.expect(whole) }
+    }
+
+    /// Refuses sequences for which a model has not learned enough positions: the lookup would leave its table.
+    pub(crate) fn check_length(config: &ModelConfig, length: usize) -> Result<(), EngineError> {
+        let longest = config.max_positions;
+        if config.rope.is_none() && length > longest {
+            return Err(EngineError::Positions { length, longest });
+        }
+        Ok(())
     }
 
     /// The head's unit number.

@@ -23,10 +23,15 @@ pub fn config(hidden: usize, vocabulary: usize, tied: bool) -> String {
 
 /// A rank with random values of the model of a config.json.
 pub fn rank_of(config: &str, seed: u64) -> Rank<Cpu> {
+    rank_in(config, seed, Precision::F32)
+}
+
+/// The same, in f32, or in bf16 with f32 masters.
+pub fn rank_in(config: &str, seed: u64, precision: Precision) -> Rank<Cpu> {
     let spec = ModelSpec::new(ModelConfig::from_json(config).unwrap());
     let settings = Settings {
-        precision: Precision::F32,
-        gradients: Precision::F32,
+        precision,
+        gradients: precision,
         micro_batch: 1,
         micro_batches: 1,
         sequence: 8,

@@ -304,6 +304,25 @@ fn progress_goes_up_to_the_end() {
     assert_eq!(prepared.manifest().tokens, total + 2);
 }
 
+/// What is in memory is what has been read and not been written, whatever the size of the file.
+#[test]
+fn reading_stays_a_few_pieces_ahead_of_writing() {
+    use crate::source::PIECE;
+    let place = Place::new(&[("a.txt", &b"text\n".repeat(8 << 20))]);
+    let paths = [place.path("a.txt")];
+    let recipe = Recipe::new(&paths, "text", &place.tokenizer).unwrap();
+    let (threads, mut most) = (2, 0);
+    cache::fill(&paths, recipe, &place.tokenizer, &place.path("made"), threads, 1 << 30, &mut |progress| {
+        // A slow disk.
+        thread::sleep(std::time::Duration::from_millis(1));
+        // A token is a byte.
+        most = most.max(progress.bytes.saturating_sub(progress.tokens));
+    })
+    .unwrap();
+    // Four batches a thread, the one that waits, and what the reader holds to find a place to cut.
+    assert!(most > 0 && most <= (4 * threads as u64 + 1 + 4) * PIECE as u64, "{most} bytes");
+}
+
 #[test]
 fn wide_vocabularies_take_four_bytes() {
     for (vocabulary, bytes) in [(1 << 16, 2), ((1 << 16) + 1, 4)] {

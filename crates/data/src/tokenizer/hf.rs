@@ -88,16 +88,15 @@ impl HfTokenizer {
     }
 
     pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
-        match self.tokenizer.encode_fast(text, false) {
-            Ok(encoding) => Ok(encoding.get_ids().to_vec()),
-            Err(error) => Err(DataError::Encode { reason: error.to_string() }),
-        }
+        let encoding = caught(|| self.tokenizer.encode_fast(text, false).map_err(|error| error.to_string()));
+        encoding.map(|encoding| encoding.get_ids().to_vec()).map_err(|reason| DataError::Encode { reason })
     }
 
     pub(super) fn decode(&self, ids: &[u32]) -> String {
         // The end of a document need not be marked as special, so the tokenizer would not skip it.
         let ids: Vec<u32> = ids.iter().copied().filter(|&id| Some(id) != self.end_of_document).collect();
-        self.tokenizer.decode(&ids, true).unwrap_or_else(|_| {
+        let text = caught(|| self.tokenizer.decode(&ids, true).map_err(|error| error.to_string()));
+        text.unwrap_or_else(|_| {
             // Only a decoder with a broken rule fails. The plain tokens are of more use than nothing.
             ids.iter().filter_map(|&id| self.tokenizer.id_to_token(id)).collect()
         })
@@ -119,10 +118,15 @@ fn parse(json: &[u8]) -> Result<tokenizers::Tokenizer, String> {
     // The crate panics at some definitions that it should refuse: at JSON that breaks off within its
     // decoder, for one. The most frequent fault, a damaged file, is found here, with its line.
     serde_json::from_slice::<IgnoredAny>(json).map_err(|error| error.to_string())?;
-    match panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(json)) {
-        Ok(parsed) => parsed.map_err(|error| error.to_string()),
-        Err(_) => Err("a part of it has a form that the tokenizers library does not know".into()),
-    }
+    caught(|| tokenizers::Tokenizer::from_bytes(json).map_err(|error| error.to_string()))
+}
+
+/// What the tokenizers library makes of something. It panics at some definitions that it should refuse, when they are
+/// read or only when they are used.
+fn caught<T>(call: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    // Nothing of ours is changed by the call, and the library's caches are only written whole.
+    panic::catch_unwind(panic::AssertUnwindSafe(call))
+        .unwrap_or_else(|_| Err("a part of it has a form that the tokenizers library does not know".into()))
 }
 
 /// The `eos_token` of a tokenizer_config.json: a text, or an object with the text as its "content".

@@ -226,6 +226,17 @@ fn a_text_that_is_not_covered_is_refused() {
 }
 
 #[test]
+fn a_decoder_that_the_library_panics_at_gives_the_plain_tokens() {
+    // It strips two of them from the end of each token, and the first has only one character.
+    let folder = words(&["a", "b  "], |json| {
+        json["decoder"] = json!({"type": "Strip", "content": "a", "start": 0, "stop": 2});
+    });
+    let tokenizer = load(&folder);
+    assert_eq!(tokenizer.decode(&[0, 1]), "ab  ");
+    assert_eq!(streamed(&tokenizer, &[0, 1]).concat(), "ab  ");
+}
+
+#[test]
 fn replacement_characters_in_a_text_do_not_break_the_next_character() {
     let text = "\u{fffd}".repeat(20) + "🌀";
     for tokenizer in [bytes_tokenizer(), bytes_as_hf()] {

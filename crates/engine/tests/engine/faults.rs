@@ -5,7 +5,7 @@ use super::common::{
     trace, weight,
 };
 use memwall_comm::{Collective, CommError, Group, Pending, Solo};
-use memwall_engine::{EngineError, Precision, Rank, Settings};
+use memwall_engine::{EngineError, Generator, Precision, Rank, Settings};
 use memwall_model::ParamId;
 use memwall_tensor::device::Memory;
 use memwall_tensor::{Cpu, Description, Tensor};
@@ -38,6 +38,23 @@ fn a_group_of_several_ranks_is_refused_until_gradients_are_summed_over_it() {
     let group = Box::new(memwall_comm::DryGroup::new(0, 2));
     let e = Rank::new(cpu(1), group, r.spec, settings()).err().unwrap();
     assert_eq!(e, EngineError::Ranks { size: 2 });
+}
+
+#[test]
+fn a_sequence_beyond_the_learned_positions_is_refused_and_one_of_turned_ones_is_not() {
+    let gpt2 = Reference::read("gpt2").spec;
+    let longest = gpt2.config.max_positions;
+    let rank = |spec, sequence| {
+        let s = Settings { sequence, ..settings() };
+        Rank::new(cpu(1), Box::new(Solo), spec, s).err()
+    };
+    let refusal = EngineError::Positions { length: longest + 1, longest };
+    assert_eq!(rank(gpt2.clone(), longest), None);
+    assert_eq!(rank(gpt2.clone(), longest + 1), Some(refusal.clone()));
+    assert_eq!(Generator::new(cpu(1), &gpt2, longest + 1).err(), Some(refusal));
+    let turned = Reference::read(FOLDERS[0]).spec;
+    let longest = turned.config.max_positions;
+    assert_eq!(rank(turned, longest + 1), None);
 }
 
 /// torchtitan issue 951: one bad weight makes everything bad, and only its name helps.
