@@ -72,17 +72,18 @@ def samples(args, run, *what):
 def follow(args, run, job, metrics, name, twin):
     """PyTorch's run over the same batches; an object a step."""
     model = peer.Peer(job, twin)
-    evaluation, done = None, []
+    evaluation, done, checked = None, [], 0
     for m in metrics:
         batch = samples(args, run, "--step", str(m["step"]))
-        if m["step"] == 1:
-            documents = model.check_packing(batch)
-            print(f"{name}: the loss of a sequence of {documents} documents is the sum of theirs", flush=True)
+        if checked < 2 and batch.documents().max() > 1:
+            checked = model.check_packing(batch)
+            print(f"{name}: the loss of a sequence of {checked} documents is the sum of theirs", flush=True)
         assert batch.tokens.shape == (job["train"]["global_batch"], job["data"]["sequence_length"]), batch.tokens.shape
         assert batch.valid == m["tokens"], f"step {m['step']}: {batch.valid} targets here, {m['tokens']} in memwall"
         start = time.perf_counter()
         loss, norm = model.step(batch, m["learning_rate"])
-        step = dict(step=m["step"], loss=loss, gradient_norm=norm, seconds=time.perf_counter() - start)
+        step = dict(step=m["step"], loss=loss, gradient_norm=norm, seconds=time.perf_counter() - start,
+                    documents=int(batch.documents().max()))
         text = f"{name} step {m['step']}/{len(metrics)}  loss {loss:.4f} (memwall {m['loss']:.4f})"
         if m.get("evaluation_loss") is not None:
             evaluation = evaluation or samples(args, run, "--evaluation")
@@ -121,7 +122,9 @@ def page(job, metrics, runs, out):
         f"{o.get('warmup_steps', 0)} steps of warm-up, betas {o['beta1']} and {o['beta2']}, eps {o['eps']:g}, weight decay "
         f"{o['weight_decay']} (not on norms and biases), gradient norm clipped to {t['clip']}.",
         "- The loss of a step is the sum over its valid targets divided by their number. Documents that share a sequence do not see "
-        "each other: PyTorch is given a mask made from the positions, and that mask is checked against the documents one by one.",
+        "each other: PyTorch is given a mask made from the positions"
+        + (", and that mask is checked against the documents one by one." if max(m["documents"] for m in theirs) > 1
+           else "; in this run no sequence had two."),
         "", f"![Loss curves of both, and their relative deviation]({os.path.basename(out)[:-3]}.svg)", "",
         "Largest relative deviation from PyTorch over the run: "
         f"**{largest(loss):.1e}** of the training loss, **{largest(evaluation):.1e}** of the evaluation loss, "

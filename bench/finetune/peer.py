@@ -29,6 +29,10 @@ class Batch:
     def valid(self):
         return int((self.targets != IGNORE).sum())
 
+    def documents(self):
+        """How many documents, or parts of them, each sample holds: positions restart at 0."""
+        return (self.positions == 0).sum(1)
+
     def part(self, rows, columns=slice(None)):
         return Batch(*(t[rows, columns] for t in (self.tokens, self.positions, self.targets)))
 
@@ -130,7 +134,7 @@ class Peer:
     @torch.no_grad()
     def check_packing(self, batch):
         """The loss of a packed sequence is the sum of its documents' losses: proves this program's own mask."""
-        most = int((batch.positions == 0).sum(1).argmax())
+        most = int(batch.documents().argmax())
         row = batch.part(slice(most, most + 1))
         cuts = (row.positions[0] == 0).nonzero().flatten().tolist() + [row.tokens.shape[1]]
         apart = 0.0
