@@ -8,7 +8,6 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import time
@@ -146,10 +145,7 @@ def page(job, metrics, runs, out):
         else:
             line += " | | |"
         text.append(line)
-    rate = [statistics.median(m["tokens"] / m["seconds"] for m in run) for run in (
-        metrics, [dict(s, tokens=m["tokens"]) for s, m in zip(theirs, metrics)])]
-    text += ["", f"Median speed on {job['run']['threads'] or os.cpu_count()} threads, one after the other: memwall {rate[0]:.0f} "
-                 f"tokens/s, PyTorch {rate[1]:.0f} tokens/s.", ""]
+    text.append("")
     return "\n".join(text), max(largest(loss), largest(evaluation))
 
 
