@@ -3,73 +3,12 @@
 //! Bytes are charged as the arena hands them out, in whole cache lines, from the program's allocation to its
 //! drop; never by wall clock. So the sequence of charges is a function of the program alone.
 
-use crate::{Arena, ByCategory, Category};
+use crate::{Account, Block, Category, Difference, Event, Follow, LedgerState, Moment, OutOfMemory, Phase};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use thiserror::Error;
-
-/// An allocation that did not fit.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error(
-    "out of memory: {requested} bytes of {} do not fit: {} of {budget} bytes are in use, and the largest free \
-     block is {largest_hole} bytes",
-    category.name(), live.total()
-)]
-pub struct OutOfMemory {
-    /// Bytes asked for.
-    pub requested: u64,
-    /// What they were for.
-    pub category: Category,
-    /// Bytes in use at that moment.
-    pub live: ByCategory,
-    /// The device's limit, bytes.
-    pub budget: u64,
-    /// Largest block that would have fitted, bytes.
-    pub largest_hole: u64,
-}
-
-/// One entry of a recorded sequence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// A block was taken.
-    Take(Block),
-    /// A block was given back.
-    GiveBack(Block),
-}
-
-/// What the ledger says at one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LedgerState {
-    /// Bytes in use.
-    pub live: ByCategory,
-    /// The highest that each category has been, at whatever moment.
-    pub peak_of_each: ByCategory,
-    /// The categories at the moment when their sum was highest.
-    pub at_peak: ByCategory,
-    /// End of the highest block so far: what the region must reserve, holes included.
-    pub reserved: u64,
-}
-
-#[derive(Debug)]
-struct Inner {
-    arena: Arena,
-    state: LedgerState,
-    recording: Option<Vec<Event>>,
-}
 
 /// A device's account of its memory. Clones share one account.
 #[derive(Debug, Clone)]
-pub struct Ledger(Arc<Mutex<Inner>>);
-
-/// A place in the arena, with what it is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Block {
-    /// Offset in the region, bytes.
-    pub offset: u64,
-    /// Bytes asked for.
-    pub bytes: u64,
-    /// What it is for.
-    pub category: Category,
-}
+pub struct Ledger(Arc<Mutex<Account>>);
 
 /// A block that gives itself back when dropped.
 #[derive(Debug)]
@@ -81,70 +20,78 @@ pub(crate) struct Charge {
 impl Ledger {
     /// An empty account over a region of `budget` bytes.
     pub fn new(budget: u64) -> Self {
-        let inner = Inner { arena: Arena::new(budget), state: LedgerState::default(), recording: None };
-        Self(Arc::new(Mutex::new(inner)))
+        Self(Arc::new(Mutex::new(Account::new(budget))))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Account> {
         // A panic elsewhere cannot leave the account half-updated: nothing in here panics.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn charge(&self, bytes: u64, category: Category) -> Result<Charge, OutOfMemory> {
-        let mut inner = self.lock();
-        let Some(offset) = inner.arena.take(bytes) else {
-            return Err(OutOfMemory {
-                requested: bytes,
-                category,
-                live: inner.state.live,
-                budget: inner.arena.capacity(),
-                largest_hole: inner.arena.largest_hole(),
-            });
-        };
-        let reserved = inner.arena.high_water();
-        let s = &mut inner.state;
-        s.live[category] += Arena::rounded(bytes);
-        s.peak_of_each[category] = s.peak_of_each[category].max(s.live[category]);
-        if s.live.total() > s.at_peak.total() {
-            s.at_peak = s.live;
-        }
-        s.reserved = reserved;
-        let block = Block { offset, bytes, category };
-        if let Some(r) = &mut inner.recording {
-            r.push(Event::Take(block));
-        }
+        let block = self.lock().take(bytes, category)?;
         Ok(Charge { ledger: self.clone(), block })
+    }
+
+    /// A copy of the account as it is now.
+    pub fn account(&self) -> Account {
+        self.lock().clone()
+    }
+
+    /// A phase begins.
+    pub fn enter(&self, phase: Phase) {
+        self.lock().enter(phase);
+    }
+
+    /// A unit begins its part of the phase, or the part of the units is over.
+    pub fn at_unit(&self, unit: impl Into<Option<usize>>) {
+        self.lock().at_unit(unit.into().map(|u| u as u32));
+    }
+
+    /// An operation begins that allocates.
+    pub fn operation(&self, operation: &'static str) {
+        self.lock().operation(operation);
+    }
+
+    /// Where the program is.
+    pub fn moment(&self) -> Moment {
+        self.lock().moment()
     }
 
     /// What the account says now.
     pub fn state(&self) -> LedgerState {
-        self.lock().state
+        self.lock().state()
     }
 
     /// The limit, bytes.
     pub fn budget(&self) -> u64 {
-        self.lock().arena.capacity()
+        self.lock().budget()
     }
 
     /// Starts a recording of every event from here on.
     pub fn record(&self) {
-        self.lock().recording = Some(Vec::new());
+        self.lock().record();
     }
 
     /// Ends the recording and returns it; empty if none was started.
     pub fn recorded(&self) -> Vec<Event> {
-        self.lock().recording.take().unwrap_or_default()
+        self.lock().recorded()
+    }
+
+    /// Compares every event from here on with these, `times` over.
+    pub fn follow(&self, expected: &Arc<[Event]>, times: u64) {
+        self.lock().follow(Follow::new(expected.clone(), times));
+    }
+
+    /// Ends the comparison: the first difference, if there was one.
+    pub fn followed(&self) -> Option<Difference> {
+        self.lock().followed()
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        let mut inner = self.ledger.lock();
-        inner.arena.give_back(self.block.offset, self.block.bytes);
-        inner.state.live[self.block.category] -= Arena::rounded(self.block.bytes);
-        if let Some(r) = &mut inner.recording {
-            r.push(Event::GiveBack(self.block));
-        }
+        self.ledger.lock().give_back(self.block);
     }
 }
 

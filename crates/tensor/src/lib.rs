@@ -6,8 +6,9 @@
 //! - [`Cpu`] computes. [`Dry`] allocates and counts, and never computes: the same program on it predicts
 //!   what the program on `Cpu` will cost.
 //! - [`Ledger`] charges every allocation to a [`Category`] and enforces the budget; its [`Arena`] decides
-//!   offsets by one pure piece of code, so that a prediction covers fragmentation too.
+//!   offsets by one pure piece of code, so that a prediction covers fragmentation too. It knows the [`Moment`].
 
+mod account;
 mod arena;
 mod category;
 mod cpu;
@@ -17,21 +18,26 @@ mod dtype;
 mod error;
 pub mod fixed;
 mod float;
+mod follow;
 mod ledger;
 pub mod math;
+mod moment;
 pub mod ops;
 mod slice;
 mod tensor;
 
+pub use account::{Account, Block, Change, Event, LedgerState, OutOfMemory};
 pub use arena::Arena;
 pub use category::{ByCategory, Category};
 pub use cpu::{Cpu, Family};
 pub use device::Device;
-pub use dry::Dry;
+pub use dry::{Dry, Flops};
 pub use dtype::DType;
 pub use error::{Error, ShapeError, TypeError};
 pub use float::{Float, bf16};
-pub use ledger::{Block, Event, Ledger, LedgerState, OutOfMemory};
+pub use follow::{Difference, Follow};
+pub use ledger::Ledger;
+pub use moment::{Moment, Phase};
 pub use slice::{Slice, SliceMut};
 pub use tensor::{Shape, Tensor, View, ViewMut};
 

@@ -34,6 +34,24 @@ pub trait Memory: Sized + std::fmt::Debug {
     /// Copies host bytes into `dst`; as many as `dst` has.
     fn write(&self, dst: SliceMut<'_, Self::Buf>, bytes: &[u8]);
 
+    /// Writes f32 rows of `cols` that `row(number, elements)` fills, where there is somewhere to write them to.
+    ///
+    /// # Panics
+    /// When `dst` is not a whole number of rows: a fault of the calling program.
+    fn write_rows(
+        &self,
+        mut dst: SliceMut<'_, Self::Buf>,
+        cols: usize,
+        row: &mut dyn FnMut(usize, &mut [f32]),
+    ) {
+        assert_eq!(dst.len() % cols, 0, "{} elements in rows of {cols}", dst.len());
+        let mut values = vec![0f32; cols];
+        for number in 0..dst.len() / cols {
+            row(number, &mut values);
+            self.write(dst.reborrow().part(number * cols, cols), bytemuck::cast_slice(&values));
+        }
+    }
+
     /// Waits for all that was issued, then copies `src` to the host; as many bytes as `src` has.
     /// Not inside a step: what the host wants to read is awaited at its end.
     fn read(&self, src: Slice<'_, Self::Buf>, bytes: &mut [u8]);

@@ -7,15 +7,56 @@ use crate::device::{
     Linear, Loss, MatmulDims, MatmulLayout, Memory, Norms, Optimizer, Pointwise, RopeDims, RowStats,
 };
 use crate::ledger::Charge;
-use crate::{Category, DType, Description, Ledger, OutOfMemory, Slice, SliceMut};
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::{Category, DType, Description, Ledger, OutOfMemory, Phase, Slice, SliceMut};
+use std::iter::Sum;
+use std::ops::Add;
+use std::sync::{Mutex, PoisonError};
+
+/// FLOPs of matrix products and attentions; a multiply-add counts two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Flops {
+    /// Of matrix products.
+    pub matmul: u64,
+    /// Of attention: two products forward, four backward. Scores that a backward computes again are not counted.
+    pub attention: u64,
+}
+
+impl Flops {
+    /// All of them.
+    pub fn total(self) -> u64 {
+        self.matmul.saturating_add(self.attention)
+    }
+
+    /// This many times over.
+    #[must_use]
+    pub fn times(self, n: u64) -> Self {
+        Self { matmul: self.matmul.saturating_mul(n), attention: self.attention.saturating_mul(n) }
+    }
+}
+
+impl Add for Flops {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self {
+            matmul: self.matmul.saturating_add(other.matmul),
+            attention: self.attention.saturating_add(other.attention),
+        }
+    }
+}
+
+impl Sum for Flops {
+    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+        iter.fold(Self::default(), Add::add)
+    }
+}
 
 /// A device that only counts.
 #[derive(Debug)]
 pub struct Dry {
     ledger: Ledger,
     description: Description,
-    flops: AtomicU64,
+    /// By unit, those outside of units first, and phase.
+    work: Mutex<Vec<[Flops; Phase::ALL.len()]>>,
     _scratch: Charge,
 }
 
@@ -47,16 +88,30 @@ impl Dry {
     pub fn new(description: Description, budget: u64) -> Result<Self, OutOfMemory> {
         let ledger = Ledger::new(budget);
         let scratch = ledger.charge(description.scratch_bytes() as u64, Category::Workspace)?;
-        Ok(Self { ledger, description, flops: AtomicU64::new(0), _scratch: scratch })
+        Ok(Self { ledger, description, work: Mutex::default(), _scratch: scratch })
     }
 
     /// FLOPs of the matrix products and attentions issued so far; a multiply-add counts two.
     pub fn flops(&self) -> u64 {
-        self.flops.load(Ordering::Relaxed)
+        let work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        work.iter().flatten().copied().sum::<Flops>().total()
     }
 
-    fn count(&self, flops: u64) {
-        self.flops.fetch_add(flops, Ordering::Relaxed);
+    /// Those issued so far in a phase by a unit, or outside of units.
+    pub fn work(&self, phase: Phase, unit: impl Into<Option<usize>>) -> Flops {
+        let work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        work.get(unit.into().map_or(0, |u| u + 1)).map_or(Flops::default(), |phases| phases[phase as usize])
+    }
+
+    fn count(&self, flops: Flops) {
+        let moment = self.ledger.moment();
+        let unit = moment.unit.map_or(0, |u| u as usize + 1);
+        let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        if work.len() <= unit {
+            work.resize(unit + 1, Default::default());
+        }
+        let sum = &mut work[unit][moment.phase as usize];
+        *sum = *sum + flops;
     }
 }
 
@@ -77,6 +132,7 @@ impl Memory for Dry {
     }
 
     fn write(&self, _: M<'_>, _: &[u8]) {}
+    fn write_rows(&self, _: M<'_>, _: usize, _: &mut dyn FnMut(usize, &mut [f32])) {}
 
     fn read(&self, _: S<'_>, bytes: &mut [u8]) {
         bytes.fill(0);
@@ -91,7 +147,8 @@ impl Memory for Dry {
 
 impl Linear for Dry {
     fn matmul(&self, _: MatmulLayout, d: MatmulDims, _: S<'_>, _: S<'_>, _: M<'_>, _: bool) {
-        self.count(2 * (d.m * d.n) as u64 * d.k as u64);
+        let flops = (2 * (d.m * d.n) as u64).saturating_mul(d.k as u64);
+        self.count(Flops { matmul: flops, attention: 0 });
     }
 }
 
@@ -107,7 +164,7 @@ fn attention_flops(d: &AttentionDims) -> u64 {
 
 impl Attention for Dry {
     fn attention(&self, d: AttentionDims, _: AttentionInput<'_, DryBuf>, _: M<'_>, _: M<'_>) {
-        self.count(attention_flops(&d));
+        self.count(Flops { matmul: 0, attention: attention_flops(&d) });
     }
 
     fn attention_backward(
@@ -121,7 +178,7 @@ impl Attention for Dry {
         _: M<'_>,
         _: M<'_>,
     ) {
-        self.count(2 * attention_flops(&d));
+        self.count(Flops { matmul: 0, attention: 2 * attention_flops(&d) });
     }
 }
 

@@ -94,10 +94,12 @@ pub fn attention<D: Attention>(
     dims: AttentionDims,
     input: Attended<'_, D>,
 ) -> Result<AttentionForward<D>, Error> {
-    let placements = input.check("attention", &dims)?;
+    const NAME: &str = "attention";
+    let placements = input.check(NAME, &dims)?;
     let q = input.q;
-    let mut out = activation(device, q.dtype(), q.shape, placements)?;
-    let mut lse = activation(device, DType::F32, Shape::matrix(q.shape.rows(), dims.heads), placements)?;
+    let mut out = activation(device, NAME, q.dtype(), q.shape, placements)?;
+    let rows = Shape::matrix(q.shape.rows(), dims.heads);
+    let mut lse = activation(device, NAME, DType::F32, rows, placements)?;
     device.attention(dims, input.input(), out.view_mut().slice, lse.view_mut().slice);
     Ok(AttentionForward { out, lse })
 }
@@ -122,9 +124,9 @@ pub fn attention_backward<D: Attention>(
     let alike = [q.dtype(), forward.out.dtype(), dout.dtype()];
     require_types(NAME, &alike, &[(forward.lse.dtype(), DType::F32)])?;
     let placements = rules::elementwise(NAME, [&placements, &dout.placements])?;
-    let mut dk = activation(device, k.dtype(), k.shape, placements)?;
-    let mut dv = activation(device, v.dtype(), v.shape, placements)?;
-    let mut dq = activation(device, DType::F32, q.shape, placements)?;
+    let mut dk = activation(device, NAME, k.dtype(), k.shape, placements)?;
+    let mut dv = activation(device, NAME, v.dtype(), v.shape, placements)?;
+    let mut dq = activation(device, NAME, DType::F32, q.shape, placements)?;
     let mut delta = Tensor::new(device, lse, DType::F32, placements, Category::Workspace)?;
     let saved = AttentionSaved { out: forward.out.view().slice, lse: forward.lse.view().slice };
     device.attention_backward(
@@ -139,7 +141,7 @@ pub fn attention_backward<D: Attention>(
     );
     drop(delta);
     if q.dtype() != DType::F32 {
-        let mut rounded = activation(device, q.dtype(), q.shape, placements)?;
+        let mut rounded = activation(device, NAME, q.dtype(), q.shape, placements)?;
         device.cast(dq.view().slice, rounded.view_mut().slice);
         dq = rounded;
     }

@@ -5,6 +5,8 @@ use crate::device::{Linear, MatmulDims, MatmulLayout};
 use crate::{DType, Error, Shape, Tensor, TypeError, View, ViewMut};
 use memwall_layout::rules;
 
+const INPUT_GRADIENT: &str = "linear backward for the input";
+
 /// A layer's matrix: `[out, in]`, or lying transposed, `[in, out]`.
 #[derive(Debug)]
 pub struct Matrix<'a, D: Linear> {
@@ -52,7 +54,8 @@ pub fn linear<'a, D: Linear + 'a>(
 ) -> Result<Tensor<D>, Error> {
     let w = w.into();
     let placements = rules::linear(&x.placements, &w.placements())?;
-    let mut y = activation(device, x.dtype(), Shape::matrix(x.shape.rows(), w.dims().1), placements)?;
+    let shape = Shape::matrix(x.shape.rows(), w.dims().1);
+    let mut y = activation(device, "linear", x.dtype(), shape, placements)?;
     linear_into(device, x, w, y.view_mut(), false)?;
     Ok(y)
 }
@@ -92,7 +95,8 @@ pub fn linear_input_gradient<'a, D: Linear + 'a>(
 ) -> Result<Tensor<D>, Error> {
     let w = w.into();
     let placements = rules::linear_input_gradient(&dy.placements, &w.placements())?;
-    let mut dx = activation(device, dy.dtype(), Shape::matrix(dy.shape.rows(), w.dims().0), placements)?;
+    let shape = Shape::matrix(dy.shape.rows(), w.dims().0);
+    let mut dx = activation(device, INPUT_GRADIENT, dy.dtype(), shape, placements)?;
     linear_input_gradient_into(device, dy, w, dx.view_mut(), false)?;
     Ok(dx)
 }
@@ -108,15 +112,14 @@ pub fn linear_input_gradient_into<'a, D: Linear + 'a>(
     dx: ViewMut<'_, D>,
     accumulate: bool,
 ) -> Result<(), Error> {
-    const NAME: &str = "linear backward for the input";
     let w = w.into();
     let placements = rules::linear_input_gradient(&dy.placements, &w.placements())?;
-    rules::accumulate(NAME, &dx.placements, &placements)?;
+    rules::accumulate(INPUT_GRADIENT, &dx.placements, &placements)?;
     let (n, k) = w.dims();
     let m = dy.shape.rows();
     let fits = dy.shape.cols() == k && dx.shape == Shape::matrix(m, n);
-    require(fits, NAME, &[dy.shape, w.view.shape, dx.shape])?;
-    floats(NAME, [dy.dtype(), w.view.dtype(), dx.dtype()])?;
+    require(fits, INPUT_GRADIENT, &[dy.shape, w.view.shape, dx.shape])?;
+    floats(INPUT_GRADIENT, [dy.dtype(), w.view.dtype(), dx.dtype()])?;
     let layout = if w.transposed { MatmulLayout::Nt } else { MatmulLayout::Nn };
     device.matmul(layout, MatmulDims { m, n, k }, dy.slice, w.view.slice, dx.slice, accumulate);
     Ok(())

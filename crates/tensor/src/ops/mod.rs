@@ -46,12 +46,14 @@ fn require_types(
     Err(TypeError { operation, types })
 }
 
-/// A new activation.
+/// A new activation of an operation.
 fn activation<D: Memory>(
     device: &D,
+    operation: &'static str,
     dtype: DType,
     shape: Shape,
     placements: Placements,
 ) -> Result<Tensor<D>, Error> {
+    device.ledger().operation(operation);
     Tensor::new(device, shape, dtype, placements, Category::Activations)
 }

@@ -53,8 +53,8 @@ pub fn norm<D: Norms>(device: &D, x: View<'_, D>, weights: NormWeights<'_, D>) -
     if let Some(b) = b {
         rules::rowwise("norm", &x.placements, &b.placements)?;
     }
-    let mut y = activation(device, x.dtype(), x.shape, placements)?;
-    let row = || activation(device, DType::F32, Shape::vector(x.shape.rows()), placements);
+    let mut y = activation(device, "norm", x.dtype(), x.shape, placements)?;
+    let row = || activation(device, "norm", DType::F32, Shape::vector(x.shape.rows()), placements);
     let (mut mean, mut rstd) = (b.map(|_| row()).transpose()?, row()?);
     let (out, eps) = (y.view_mut().slice, eps as f32);
     match (b, &mut mean) {

@@ -14,7 +14,8 @@ pub fn embedding<D: Pointwise>(device: &D, ids: View<'_, D>, table: View<'_, D>)
     require(!table.shape.is_empty(), "embedding", &[ids.shape, table.shape])?;
     require_types("embedding", &[table.dtype()], &[(ids.dtype(), DType::I32)])?;
     let dim = table.shape.cols();
-    let mut out = activation(device, table.dtype(), Shape::matrix(ids.shape.len(), dim), placements)?;
+    let shape = Shape::matrix(ids.shape.len(), dim);
+    let mut out = activation(device, "embedding", table.dtype(), shape, placements)?;
     device.embedding(ids.slice, table.slice, dim, out.view_mut().slice, false);
     Ok(out)
 }
@@ -95,7 +96,7 @@ pub fn swiglu<D: Pointwise>(device: &D, gate: View<'_, D>, up: View<'_, D>) -> R
     require(gate.shape == up.shape, "swiglu", &[gate.shape, up.shape])?;
     require_types("swiglu", &[gate.dtype(), up.dtype()], &[])?;
     let placements = rules::elementwise("swiglu", [&gate.placements, &up.placements])?;
-    let mut out = activation(device, gate.dtype(), gate.shape, placements)?;
+    let mut out = activation(device, "swiglu", gate.dtype(), gate.shape, placements)?;
     device.swiglu(gate.slice, up.slice, out.view_mut().slice);
     Ok(out)
 }
@@ -125,7 +126,7 @@ pub fn swiglu_backward<D: Pointwise>(
 pub fn gelu<D: Pointwise>(device: &D, x: View<'_, D>) -> Result<Tensor<D>, Error> {
     require_types("gelu", &[x.dtype()], &[])?;
     let placements = rules::elementwise("gelu", [&x.placements])?;
-    let mut out = activation(device, x.dtype(), x.shape, placements)?;
+    let mut out = activation(device, "gelu", x.dtype(), x.shape, placements)?;
     device.gelu(x.slice, out.view_mut().slice);
     Ok(out)
 }
@@ -204,7 +205,7 @@ pub fn columns<D: Pointwise>(
     require(has_columns(x.shape, start, cols), "columns", &[x.shape])?;
     require_types("columns", &[x.dtype()], &[])?;
     let placements = rules::columns(&x.placements)?;
-    let mut out = activation(device, x.dtype(), Shape::matrix(x.shape.rows(), cols), placements)?;
+    let mut out = activation(device, "columns", x.dtype(), Shape::matrix(x.shape.rows(), cols), placements)?;
     let (from, to) = (Columns { of: x.shape.cols(), start }, Columns { of: cols, start: 0 });
     device.copy_columns(x.slice, from, out.view_mut().slice, to, cols);
     Ok(out)
@@ -253,7 +254,7 @@ pub fn dropout<D: Pointwise>(
 /// # Errors
 /// Out of memory.
 pub fn copy_like<D: Pointwise>(device: &D, x: View<'_, D>) -> Result<Tensor<D>, Error> {
-    let mut out = activation(device, x.dtype(), x.shape, x.placements)?;
+    let mut out = activation(device, "copy", x.dtype(), x.shape, x.placements)?;
     device.copy(x.slice, out.view_mut().slice);
     Ok(out)
 }
