@@ -73,6 +73,7 @@ impl Store {
     /// # Errors
     /// The disk's. The checkpoints that were complete before still are.
     pub fn save<D: Device>(&self, rank: &Rank<D>, state: &RunState) -> Result<PathBuf, CheckpointError> {
+        rank.begin_checkpoint();
         let folder = self.folder(state.step);
         if self.complete(state.step) && Manifest::read(&folder).is_ok_and(|m| m.state == *state) {
             return Ok(folder);

@@ -32,6 +32,7 @@ impl<D: Device> Generator<D> {
         let c = &spec.config;
         let stack = Stack::new(spec);
         let shape = Shape::matrix(capacity, c.kv_heads * c.head_dim);
+        device.ledger().operation("keys and values");
         let new = || Tensor::new(&device, shape, DType::F32, Placements::REPLICATED, Category::Activations);
         let cache = stack.blocks.iter().map(|_| Ok((new()?, new()?))).collect::<Result<_, EngineError>>()?;
         Ok(Self {

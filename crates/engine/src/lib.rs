@@ -6,7 +6,7 @@
 //! - [`Rank`] is one rank's whole state. [`Rank::step`] is the training step, [`Rank::evaluate`] the held-out
 //!   loss.
 //! - The units ([`mod@unit`]) compute; what they keep for backward is a [`Keep`], a value.
-//! - [`predict`] runs a rank on the dry device.
+//! - [`predict`] says what a run will do to memory: every block, in order.
 //! - [`Generator`] writes text with a key/value cache, from the same pieces of the same units.
 
 mod error;
@@ -28,7 +28,7 @@ pub use error::EngineError;
 pub use flat::{FlatLayout, FlatUnit, Segment};
 pub use generate::Generator;
 pub use keep::Keep;
-pub use predict::{Prediction, predict};
+pub use predict::{Alive, Events, Prediction, predict, predict_by_running};
 pub use rank::Rank;
 pub use sample::{Sampler, Sampling};
 pub use schedule::{Decay, Schedule};

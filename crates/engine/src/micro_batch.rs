@@ -24,8 +24,8 @@ pub(crate) struct Batch<D: Device> {
     host: Host,
 }
 
-/// What a loader fills.
-#[derive(Debug)]
+/// What a loader fills; empty until it first does.
+#[derive(Debug, Default)]
 struct Host {
     tokens: Vec<i32>,
     targets: Vec<i32>,
@@ -34,10 +34,21 @@ struct Host {
     keys: Vec<i64>,
 }
 
+impl Host {
+    fn resize(&mut self, sequences: usize, tokens: usize) {
+        self.tokens.resize(tokens, 0);
+        self.targets.resize(tokens, 0);
+        self.positions.resize(tokens, 0);
+        self.samples.resize(sequences, 0);
+        self.keys.resize(sequences, 0);
+    }
+}
+
 impl<D: Device> Batch<D> {
     /// Allocates the buffers.
     pub(crate) fn new(device: &D, config: &ModelConfig, settings: &Settings) -> Result<Self, Error> {
         let (batch, length, n) = (settings.micro_batch, settings.sequence, settings.micro_tokens());
+        device.ledger().operation("micro-batch");
         let new = |len, dtype| {
             Tensor::new(device, Shape::vector(len), dtype, Placements::REPLICATED, Category::Data)
         };
@@ -51,13 +62,7 @@ impl<D: Device> Batch<D> {
             targets: new(n, DType::I32)?,
             keys: drops.then(|| new(batch, DType::I64)).transpose()?,
             key: math::stream_key(settings.seed, "dropout"),
-            host: Host {
-                tokens: vec![0; n],
-                targets: vec![0; n],
-                positions: vec![0; n],
-                samples: vec![0; batch],
-                keys: vec![0; batch],
-            },
+            host: Host::default(),
         })
     }
 
@@ -66,6 +71,7 @@ impl<D: Device> Batch<D> {
     /// # Panics
     /// When a position is outside of the sequence: a fault of the loader.
     pub(crate) fn load(&mut self, device: &D, micro: usize, load: Load<'_>) {
+        self.host.resize(self.batch, self.batch * self.length);
         let h = &mut self.host;
         h.positions.iter_mut().enumerate().for_each(|(i, p)| *p = (i % self.length) as i32);
         load(

@@ -13,7 +13,7 @@ use memwall_layout::{Placements, rules};
 use memwall_model::{ModelSpec, ParamId};
 use memwall_tensor::device::{AdamW, Device};
 use memwall_tensor::fixed::{self, Wide};
-use memwall_tensor::{Category, DType, Float, Shape, Slice, SliceMut, Tensor, bf16};
+use memwall_tensor::{Category, DType, Float, Phase, Shape, Slice, SliceMut, Tensor, bf16};
 
 /// One rank's whole state. It is a value, and may be sent to another thread.
 pub struct Rank<D: Device> {
@@ -57,22 +57,18 @@ impl<D: Device> Rank<D> {
         }
         Stack::check_length(&spec.config, settings.sequence)?;
         let weights = Weights::new(&device, &spec, settings.precision.dtype())?;
-        let flat = |dtype, category| zeroed(&device, weights.layout(), dtype, category);
+        let flat = |name, dtype, category| zeroed(&device, name, weights.layout(), dtype, category);
         let rounded = settings.precision != Precision::F32;
         Ok(Self {
-            masters: rounded.then(|| flat(DType::F32, Category::MasterWeights)).transpose()?,
-            gradients: flat(settings.gradient_type(), Category::Gradients)?,
-            first: flat(DType::F32, Category::OptimizerState)?,
-            second: flat(DType::F32, Category::OptimizerState)?,
+            masters: rounded
+                .then(|| flat("master weights", DType::F32, Category::MasterWeights))
+                .transpose()?,
+            gradients: flat("gradients", settings.gradient_type(), Category::Gradients)?,
+            first: flat("first moment", DType::F32, Category::OptimizerState)?,
+            second: flat("second moment", DType::F32, Category::OptimizerState)?,
             batch: Batch::new(&device, &spec.config, &settings)?,
             sums: Some(wide_sums(&device)?),
-            clip: Tensor::new(
-                &device,
-                Shape::vector(2),
-                DType::F32,
-                Placements::REPLICATED,
-                Category::Workspace,
-            )?,
+            clip: clip_factor(&device)?,
             stack: Stack::new(&spec),
             written: vec![false; spec.params.len()],
             stale: false,
@@ -173,12 +169,13 @@ impl<D: Device> Rank<D> {
     /// Out of memory, a failed collective, or a loss or gradient that is not finite: then parameters and moments
     /// are unchanged, except that moments and parameters may not be trusted after out of memory.
     pub fn step(&mut self, load: Load<'_>, valid: u64) -> Result<StepReport, EngineError> {
-        self.begin()?;
+        self.begin(Phase::Forward)?;
         let scale = 1.0 / valid.max(1) as f64;
         for micro in 0..self.settings.micro_batches {
             self.batch.load(&self.device, micro, load);
             self.forward_backward(scale)?;
         }
+        self.device.ledger().enter(Phase::Optimizer);
         self.reduce()?;
         let learning_rate = self.settings.schedule.at(self.step + 1);
         self.update(learning_rate)?;
@@ -203,25 +200,25 @@ impl<D: Device> Rank<D> {
     /// # Errors
     /// Out of memory or a failed collective.
     pub fn evaluate(&mut self, batches: usize, load: Load<'_>, valid: u64) -> Result<f64, EngineError> {
-        self.begin()?;
+        self.begin(Phase::Evaluation)?;
         let scale = 1.0 / valid.max(1) as f64;
         for micro in 0..batches {
             self.batch.load(&self.device, micro, load);
-            let (device, weights, stack) = (&self.device, &self.weights, &self.stack);
-            let (seq, tokens) = (self.batch.evaluation(), self.batch.tokens());
-            let (x, _) = stack.forward(device, weights, seq, tokens, &Keep::NOTHING)?;
-            let (own, weight) = (weights.lease(stack.last()), stack.head_weight(weights));
-            let sums = self.sums.as_mut().expect("no collective is under way");
-            let mut loss = LossSum { sum: sums.view_mut().rows(0, Wide::LEN), scale };
-            let targets = self.batch.targets();
-            stack.head.forward(device, &own, weight, x, targets, &mut loss).in_unit(stack.last())?;
+            self.forward(scale)?;
         }
+        self.device.ledger().at_unit(None);
         self.reduce()?;
         Ok(self.read_sums().0.value())
     }
 
+    /// Tells the ledger that a checkpoint is being written: what is alive now is what that phase holds.
+    pub fn begin_checkpoint(&self) {
+        self.device.ledger().enter(Phase::Checkpoint);
+    }
+
     /// Clears what a step or an evaluation adds to.
-    fn begin(&mut self) -> Result<(), EngineError> {
+    pub(crate) fn begin(&mut self, phase: Phase) -> Result<(), EngineError> {
+        self.device.ledger().enter(phase);
         self.written.fill(false);
         if let Some(masters) = self.masters.as_ref().filter(|_| self.stale) {
             for (unit, master) in masters.iter().enumerate() {
@@ -238,8 +235,21 @@ impl<D: Device> Rank<D> {
         Ok(())
     }
 
+    /// Forward and loss of the micro-batch that is loaded; nothing is kept.
+    pub(crate) fn forward(&mut self, scale: f64) -> Result<(), EngineError> {
+        let (device, weights, stack) = (&self.device, &self.weights, &self.stack);
+        let (seq, tokens) = (self.batch.evaluation(), self.batch.tokens());
+        let (x, _) = stack.forward(device, weights, seq, tokens, &Keep::NOTHING)?;
+        let (own, weight) = (weights.lease(stack.last()), stack.head_weight(weights));
+        let sums = self.sums.as_mut().expect("no collective is under way");
+        let mut loss = LossSum { sum: sums.view_mut().rows(0, Wide::LEN), scale };
+        let targets = self.batch.targets();
+        stack.head.forward(device, &own, weight, x, targets, &mut loss).in_unit(stack.last())
+    }
+
     /// Forward and backward of the micro-batch that is loaded.
-    fn forward_backward(&mut self, scale: f64) -> Result<(), EngineError> {
+    pub(crate) fn forward_backward(&mut self, scale: f64) -> Result<(), EngineError> {
+        self.device.ledger().enter(Phase::Forward);
         // Split borrows: units read weights and data while the sink writes gradients.
         let (device, weights, stack) = (&self.device, &self.weights, &self.stack);
         let (tokens, targets, seq) = (self.batch.tokens(), self.batch.targets(), self.batch.training());
@@ -248,6 +258,8 @@ impl<D: Device> Rank<D> {
         let sums = self.sums.as_mut().expect("no collective is under way");
         let mut loss = LossSum { sum: sums.view_mut().rows(0, Wide::LEN), scale };
         let (own, weight) = (weights.lease(stack.last()), stack.head_weight(weights));
+        device.ledger().enter(Phase::Backward);
+        device.ledger().at_unit(stack.last());
         let mut dx = stack
             .head
             .forward_backward(device, &own, weight, x, targets, &mut loss, &mut sink)
@@ -255,13 +267,15 @@ impl<D: Device> Rank<D> {
         for (i, block) in stack.blocks.iter().enumerate().rev() {
             let kept = kept.pop().expect("every block kept something");
             let w = weights.lease(i + 1);
+            device.ledger().at_unit(i + 1);
             dx = block.backward(device, &w, seq, kept, dx, &mut sink).in_unit(i + 1)?;
         }
+        device.ledger().at_unit(0);
         stack.embedding.backward(device, seq, tokens, dx, &mut sink).in_unit(0)
     }
 
     /// Adds this rank's squared gradient norm to its sums and the sums over the ranks.
-    fn reduce(&mut self) -> Result<(), EngineError> {
+    pub(crate) fn reduce(&mut self) -> Result<(), EngineError> {
         let mut sums = self.sums.take().expect("no collective is under way");
         if self.written.iter().any(|w| *w) {
             for g in &self.gradients {
@@ -273,7 +287,8 @@ impl<D: Device> Rank<D> {
         Ok(())
     }
 
-    fn update(&mut self, learning_rate: f64) -> Result<(), EngineError> {
+    /// Clips and updates every parameter.
+    pub(crate) fn update(&mut self, learning_rate: f64) -> Result<(), EngineError> {
         let sums = self.sums.as_ref().expect("no collective is under way");
         let squares = sums.view().rows(Wide::LEN, Wide::LEN).slice;
         let limit = self.settings.clip.map(|c| c as f32);
@@ -344,8 +359,15 @@ impl<D: Device> Rank<D> {
 
 /// Room for the wide sums of loss and squared gradient norm.
 fn wide_sums<D: Device>(device: &D) -> Result<Tensor<D>, memwall_tensor::Error> {
+    device.ledger().operation("loss and gradient norm");
     let shape = Shape::vector(2 * Wide::LEN);
     Tensor::new(device, shape, DType::I64, Placements::REPLICATED, Category::Communication)
+}
+
+/// Room for the clip factor.
+fn clip_factor<D: Device>(device: &D) -> Result<Tensor<D>, memwall_tensor::Error> {
+    device.ledger().operation("clip factor");
+    Tensor::new(device, Shape::vector(2), DType::F32, Placements::REPLICATED, Category::Workspace)
 }
 
 impl<D: Device> Parameters<D> for Rank<D> {

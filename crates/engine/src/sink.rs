@@ -46,6 +46,7 @@ impl<'a, D: Device> GradSink<'a, D> {
         if sum.dtype() == DType::F32 {
             compute(ViewMut { slice: sum, shape: s.shape, placements }, seen)?;
         } else {
+            self.device.ledger().operation("weight gradient");
             let mut leaf = Tensor::new(self.device, s.shape, DType::F32, placements, Category::Workspace)?;
             compute(leaf.view_mut(), false)?;
             self.device.accumulate(leaf.view().slice, sum, !seen);

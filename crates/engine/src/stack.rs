@@ -53,7 +53,7 @@ impl Stack {
         weights.lease(unit).get(self.head.weight)
     }
 
-    /// Embedding and blocks forward: what the head reads, and what each block kept.
+    /// Embedding and blocks forward: what the head reads, and what each block kept. The head is next.
     pub(crate) fn forward<D: Device>(
         &self,
         device: &D,
@@ -62,13 +62,16 @@ impl Stack {
         ids: View<'_, D>,
         keep: &Keep,
     ) -> Result<(Tensor<D>, Vec<Kept<D>>), EngineError> {
+        device.ledger().at_unit(0);
         let mut x = self.embedding.forward(device, &weights.lease(0), seq, ids).in_unit(0)?;
         let mut kept = Vec::with_capacity(self.blocks.len());
         for (i, block) in self.blocks.iter().enumerate() {
+            device.ledger().at_unit(i + 1);
             let (y, k) = block.forward(device, &weights.lease(i + 1), seq, x, keep).in_unit(i + 1)?;
             x = y;
             kept.push(k);
         }
+        device.ledger().at_unit(self.last());
         Ok((x, kept))
     }
 }

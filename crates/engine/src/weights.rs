@@ -28,7 +28,7 @@ impl<D: Device> Weights<D> {
     /// Out of memory.
     pub fn new(device: &D, spec: &ModelSpec, dtype: DType) -> Result<Self, EngineError> {
         let layout = FlatLayout::new(spec);
-        let flat = zeroed(device, &layout, dtype, Category::Weights)?;
+        let flat = zeroed(device, "weights", &layout, dtype, Category::Weights)?;
         Ok(Self { layout, flat })
     }
 
@@ -78,20 +78,27 @@ pub(crate) fn initialize<D: Device>(device: &D, p: &ParamSpec, dst: SliceMut<'_,
     }
 }
 
-/// A zeroed flat buffer for each unit.
+/// A zeroed flat buffer for each unit, which the ledger knows as `name`.
 pub(crate) fn zeroed<D: Memory>(
     device: &D,
+    name: &'static str,
     layout: &FlatLayout,
     dtype: DType,
     category: Category,
 ) -> Result<Vec<Tensor<D>>, EngineError> {
-    layout
+    let ledger = device.ledger();
+    let flat = layout
         .units
         .iter()
-        .map(|u| {
+        .enumerate()
+        .map(|(unit, u)| {
+            ledger.at_unit(unit);
+            ledger.operation(name);
             let mut t = Tensor::new(device, Shape::vector(u.len), dtype, Placements::REPLICATED, category)?;
             device.zero(t.view_mut().slice);
             Ok(t)
         })
-        .collect()
+        .collect();
+    ledger.at_unit(None);
+    flat
 }

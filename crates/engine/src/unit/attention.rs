@@ -269,6 +269,7 @@ impl Attention {
         }
         let rows = heads(x.view(), self.head_dim);
         let normed = norm.forward(device, w, rows)?;
+        device.ledger().operation("norm backward for the input");
         let mut dx = Tensor::new(device, x.shape(), x.dtype(), x.placements(), Category::Activations)?;
         device.zero(dx.view_mut().slice);
         let to: ViewMut<'_, D> = dx.view_mut().in_rows_of(self.head_dim);
@@ -301,6 +302,7 @@ impl Attention {
                 let [q, k, v] = self.widths();
                 let shape = memwall_tensor::Shape::matrix(n.shape.rows(), q + k + v);
                 let (dtype, placements) = (d.dq.dtype(), d.dq.placements());
+                device.ledger().operation("columns");
                 let mut all = Tensor::new(device, shape, dtype, placements, Category::Activations)?;
                 for (part, start) in [(&d.dq, 0), (&d.dk, q), (&d.dv, q + k)] {
                     ops::set_columns(device, part.view(), all.view_mut(), start)?;

@@ -73,6 +73,7 @@ impl Head {
     ) -> Result<Tensor<D>, Error> {
         let normed = self.norm.forward(device, own, x.view())?;
         let n = normed.y.view();
+        device.ledger().operation("linear backward for the input");
         let mut dn = Tensor::new(device, x.shape(), x.dtype(), n.placements, Category::Activations)?;
         let scale = loss.scale as f32;
         sink.add(self.weight, |mut dw, accumulate| {
@@ -84,6 +85,7 @@ impl Head {
                 ops::linear_weight_gradient(device, dlogits, n, dw.reborrow(), accumulate || start > 0)
             })
         })?;
+        device.ledger().operation("norm backward for the input");
         let mut dx = Tensor::new(device, x.shape(), x.dtype(), n.placements, Category::Activations)?;
         device.zero(dx.view_mut().slice);
         self.norm.backward(device, own, sink, x.view(), &normed, dn.view(), dx.view_mut())?;
@@ -105,9 +107,11 @@ impl Head {
     ) -> Result<(), Error> {
         let tokens = n.shape.rows();
         let workspace = |shape| Tensor::new(device, shape, DType::F32, n.placements, Category::Workspace);
+        device.ledger().operation("losses");
         let mut losses: Tensor<D> = workspace(Shape::vector(tokens))?;
         for start in (0..tokens).step_by(self.chunk) {
             let rows = self.chunk.min(tokens - start);
+            device.ledger().operation("logits");
             let mut logits = workspace(Shape::matrix(rows, weight.shape.rows()))?;
             ops::linear_into(device, n.rows(start, rows), weight, logits.view_mut(), false)?;
             let losses = losses.view_mut().rows(start, rows);
@@ -131,6 +135,7 @@ impl Head {
         let last = x.rows(x.shape.rows() - 1, 1);
         let n = self.norm.forward(device, own, last)?.y;
         let shape = Shape::matrix(1, weight.shape.rows());
+        device.ledger().operation("logits");
         let mut logits = Tensor::new(device, shape, DType::F32, Placements::REPLICATED, Category::Workspace)?;
         ops::linear_into(device, n.view(), weight, logits.view_mut(), false)?;
         Ok(logits)

@@ -110,15 +110,14 @@ pub fn rope_table<D: Device>(
 ) -> Result<Option<Tensor<D>>, Error> {
     let Some(rope) = config.rope else { return Ok(None) };
     let shape = Shape::matrix(positions, config.head_dim);
+    device.ledger().operation("rotary angles");
     let mut table = Tensor::new(device, shape, DType::F32, Placements::REPLICATED, Category::Workspace)?;
     let frequencies = rope.inverse_frequencies(config.head_dim);
-    let mut row = vec![0f32; config.head_dim];
-    for position in 0..positions {
+    device.write_rows(table.view_mut().slice, config.head_dim, &mut |position, row| {
         for (i, f) in frequencies.iter().enumerate() {
             let (sin, cos) = math::sin_cos(position as f64 * f);
             (row[i], row[i + frequencies.len()]) = (cos as f32, sin as f32);
         }
-        device.write(table.view_mut().rows(position, 1).slice, bytemuck::cast_slice(&row));
-    }
+    });
     Ok(Some(table))
 }

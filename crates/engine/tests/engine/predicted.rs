@@ -2,10 +2,12 @@
 
 use super::common::{BUDGET, Job, MODES, Model, cases, families, jobs, settings};
 use memwall_comm::{Group, Solo};
-use memwall_engine::{EngineError, Keep, Precision, Prediction, Rank, Settings, predict, unit::Head};
+use memwall_engine::{
+    EngineError, Keep, Precision, Prediction, Rank, Settings, predict, predict_by_running, unit::Head,
+};
 use memwall_model::Family;
 use memwall_tensor::device::{Device, Memory};
-use memwall_tensor::{Category, Cpu, Description, Dry, Event, Ledger, LedgerState};
+use memwall_tensor::{Category, Change, Cpu, Description, Dry, Event, Ledger, LedgerState, Phase};
 use proptest::prelude::*;
 
 const DESCRIPTION: Description = Description { threads: 2 };
@@ -21,8 +23,8 @@ struct Measured {
     events: Vec<Event>,
 }
 
-/// A rank's whole life: `steps` steps, and after each an evaluation over one batch more than before. Returns what
-/// the ledger says at its begin and end.
+/// A rank's whole life: `steps` steps, after each an evaluation over one batch more than before, and a checkpoint.
+/// Returns what the ledger says at its begin and end.
 fn life<D: Device>(device: D, job: &Job, steps: u64, evaluates: bool) -> Result<[LedgerState; 2], EngineError>
 where
     Solo: Group<D>,
@@ -36,6 +38,7 @@ where
             job.with(|s| s.micro_batches = k as usize + 1).batch(!k).evaluate(&mut rank)?;
         }
     }
+    rank.begin_checkpoint();
     Ok([initial, rank.device().ledger().state()])
 }
 
@@ -64,6 +67,16 @@ fn prediction(job: &Job, evaluates: bool) -> Prediction {
     predict(&job.model.spec(), &job.settings, DESCRIPTION, BUDGET, evaluates).unwrap()
 }
 
+/// The events of such a life as they are predicted, up to the rank's end.
+fn expected(p: &Prediction, job: &Job, steps: usize, evaluates: bool) -> Vec<Event> {
+    let mut events = p.events.init.to_vec();
+    for k in 0..steps {
+        (0..job.settings.micro_batches).for_each(|_| events.extend_from_slice(&p.events.micro_batch));
+        (0..=k).filter(|_| evaluates).for_each(|_| events.extend_from_slice(&p.events.evaluation));
+    }
+    events
+}
+
 proptest! {
     #![proptest_config(cases(20))]
 
@@ -76,6 +89,45 @@ proptest! {
             prop_assert_eq!(&on_cpu, &on_dry);
             prop_assert_eq!(on_cpu.initial, predicted.initial);
             prop_assert_eq!(on_cpu.run, predicted.run);
+            let expected = expected(&predicted, &job, steps as usize, evaluates);
+            let (life, end) = on_cpu.events.split_at(expected.len());
+            let difference = life.iter().zip(&expected).position(|(a, b)| a != b);
+            prop_assert_eq!(difference.map(|at| (life[at], expected[at])), None);
+            // What is left is the rank's own, which it gives back.
+            prop_assert!(end.iter().all(|e| e.change == Change::GiveBack));
+        }
+    }
+
+    #[test]
+    fn a_prediction_composed_of_units_equals_one_that_ran_them_all(
+        job in jobs(), layers in 1usize..12, full_layers in 0usize..12, evaluates: bool, fits: bool, share in 0.0..1.0,
+    ) {
+        let model = Model { layers, full_layers, ..job.model }.checked();
+        let (spec, job) = (model.spec(), Job { model, ..job });
+        let whole = prediction(&job, evaluates);
+        prop_assert_eq!(&predict_by_running(&spec, &job.settings, DESCRIPTION, BUDGET, evaluates).unwrap(), &whole);
+        // Budgets that are too small are refused alike: where, for what, and with how much alive.
+        let budget = (whole.run.reserved as f64 * if fits { 1.0 } else { share }) as u64;
+        prop_assert_eq!(
+            predict(&spec, &job.settings, DESCRIPTION, budget, evaluates),
+            predict_by_running(&spec, &job.settings, DESCRIPTION, budget, evaluates)
+        );
+    }
+
+    #[test]
+    fn the_blocks_alive_at_the_peak_are_what_the_ledger_counts_there(job in jobs(), evaluates: bool) {
+        let p = prediction(&job, evaluates);
+        let alive = p.alive_at_peak();
+        for (category, bytes) in p.run.at_peak.iter() {
+            let of_category = alive.iter().filter(|a| a.block.category == category);
+            let sum: u64 = of_category.map(|a| memwall_tensor::Arena::rounded(a.block.bytes)).sum();
+            prop_assert_eq!(sum, bytes, "{:?}", category);
+        }
+        prop_assert!(alive.is_sorted_by(|a, b| a.block.bytes >= b.block.bytes));
+        // It came to be with the block that was taken last, at the moment that the ledger names.
+        prop_assert!(alive.iter().any(|a| a.since == p.run.peak));
+        for phase in Phase::ALL {
+            prop_assert_eq!(p.run.at_peak_in(phase).is_some(), evaluates || phase != Phase::Evaluation);
         }
     }
 
