@@ -77,17 +77,6 @@ impl LedgerState {
     pub fn at_peak_in(&self, phase: Phase) -> Option<ByCategory> {
         Some(self.at_peak_of_phase[phase as usize]).filter(|bytes| bytes.total() > 0)
     }
-
-    fn see_peaks(&mut self, moment: Moment) {
-        let total = self.live.total();
-        let of_phase = &mut self.at_peak_of_phase[moment.phase as usize];
-        if total > of_phase.total() {
-            *of_phase = self.live;
-        }
-        if total > self.at_peak.total() {
-            (self.at_peak, self.peak) = (self.live, moment);
-        }
-    }
 }
 
 /// The account itself.
@@ -95,6 +84,8 @@ impl LedgerState {
 pub struct Account {
     arena: Arena,
     state: LedgerState,
+    /// Sums of `state.live`, of `state.at_peak`, and of `state.at_peak_of_phase` in the present phase.
+    totals: [u64; 3],
     moment: Moment,
     recording: Option<Vec<Event>>,
     follow: Option<Follow>,
@@ -106,6 +97,7 @@ impl Account {
         Self {
             arena: Arena::new(budget),
             state: LedgerState::default(),
+            totals: [0; 3],
             moment: Moment::default(),
             recording: None,
             follow: None,
@@ -115,7 +107,8 @@ impl Account {
     /// A phase begins.
     pub fn enter(&mut self, phase: Phase) {
         self.moment = Moment { phase, unit: None, operation: "" };
-        self.state.see_peaks(self.moment);
+        self.totals[2] = self.state.at_peak_of_phase[phase as usize].total();
+        self.see_peaks();
     }
 
     /// A unit begins its part of the phase.
@@ -150,8 +143,9 @@ impl Account {
         let s = &mut self.state;
         s.live[category] += Arena::rounded(bytes);
         s.peak_of_each[category] = s.peak_of_each[category].max(s.live[category]);
-        s.see_peaks(self.moment);
         s.reserved = self.arena.high_water();
+        self.totals[0] += Arena::rounded(bytes);
+        self.see_peaks();
         let block = Block { offset, bytes, category };
         self.note(Change::Take, block);
         Ok(block)
@@ -161,7 +155,20 @@ impl Account {
     pub fn give_back(&mut self, block: Block) {
         self.arena.give_back(block.offset, block.bytes);
         self.state.live[block.category] -= Arena::rounded(block.bytes);
+        self.totals[0] -= Arena::rounded(block.bytes);
         self.note(Change::GiveBack, block);
+    }
+
+    fn see_peaks(&mut self) {
+        let [total, highest, highest_of_phase] = &mut self.totals;
+        if total > highest_of_phase {
+            *highest_of_phase = *total;
+            self.state.at_peak_of_phase[self.moment.phase as usize] = self.state.live;
+        }
+        if total > highest {
+            *highest = *total;
+            (self.state.at_peak, self.state.peak) = (self.state.live, self.moment);
+        }
     }
 
     fn note(&mut self, change: Change, block: Block) {

@@ -1,15 +1,14 @@
 //! The arena's bookkeeping: which offset an allocation gets. Pure code that all devices share, so that the
 //! bytes a run reserves, holes included, are predicted by running the same code without memory.
 
-use std::collections::BTreeMap;
-
 /// Offsets in one region of `capacity` bytes. First fit by address: the lowest hole that is large enough.
 #[derive(Debug, Clone)]
 pub struct Arena {
     capacity: u64,
     high_water: u64,
-    /// Offset to length of each hole; neighbours are always merged.
-    holes: BTreeMap<u64, u64>,
+    /// Offset and length of each hole, ascending; neighbours are always merged. Holes are few: a dozen in a step of any
+    /// model, so that a list beats a tree.
+    holes: Vec<(u64, u64)>,
 }
 
 impl Arena {
@@ -19,7 +18,7 @@ impl Arena {
     /// An empty region.
     pub fn new(capacity: u64) -> Self {
         let capacity = capacity / Self::ALIGN * Self::ALIGN;
-        Self { capacity, high_water: 0, holes: BTreeMap::from([(0, capacity)]) }
+        Self { capacity, high_water: 0, holes: vec![(0, capacity)] }
     }
 
     /// Bytes that a request takes: whole cache lines, at least one.
@@ -30,10 +29,12 @@ impl Arena {
     /// Takes `bytes` (rounded up), or `None` when no hole is large enough.
     pub fn take(&mut self, bytes: u64) -> Option<u64> {
         let need = Self::rounded(bytes);
-        let (&offset, &len) = self.holes.iter().find(|&(_, &len)| len >= need)?;
-        self.holes.remove(&offset);
+        let at = self.holes.iter().position(|&(_, len)| len >= need)?;
+        let (offset, len) = self.holes[at];
         if len > need {
-            self.holes.insert(offset + need, len - need);
+            self.holes[at] = (offset + need, len - need);
+        } else {
+            self.holes.remove(at);
         }
         self.high_water = self.high_water.max(offset + need);
         Some(offset)
@@ -41,18 +42,21 @@ impl Arena {
 
     /// Gives a block back. `bytes` is what was asked of [`Arena::take`].
     pub fn give_back(&mut self, offset: u64, bytes: u64) {
-        let (mut start, mut len) = (offset, Self::rounded(bytes));
-        if let Some((&before, &before_len)) = self.holes.range(..start).next_back() {
-            debug_assert!(before + before_len <= start, "block given back twice");
-            if before + before_len == start {
-                self.holes.remove(&before);
-                (start, len) = (before, before_len + len);
-            }
+        let (end, len) = (offset + Self::rounded(bytes), Self::rounded(bytes));
+        // The first hole behind the block.
+        let at = self.holes.partition_point(|&(hole, _)| hole < offset);
+        let touches_before = at > 0 && {
+            let (hole, len) = self.holes[at - 1];
+            debug_assert!(hole + len <= offset, "block given back twice");
+            hole + len == offset
+        };
+        let touches_after = self.holes.get(at).is_some_and(|&(hole, _)| hole == end);
+        match (touches_before, touches_after) {
+            (false, false) => self.holes.insert(at, (offset, len)),
+            (true, false) => self.holes[at - 1].1 += len,
+            (false, true) => self.holes[at] = (offset, len + self.holes[at].1),
+            (true, true) => self.holes[at - 1].1 += len + self.holes.remove(at).1,
         }
-        if let Some(after_len) = self.holes.remove(&(start + len)) {
-            len += after_len;
-        }
-        self.holes.insert(start, len);
     }
 
     /// Bytes from the start of the region to the end of the highest block that ever lived: what the
@@ -68,7 +72,7 @@ impl Arena {
 
     /// The largest block that would fit now.
     pub fn largest_hole(&self) -> u64 {
-        self.holes.values().copied().max().unwrap_or(0)
+        self.holes.iter().map(|&(_, len)| len).max().unwrap_or(0)
     }
 }
 
