@@ -11,12 +11,14 @@ mod export;
 mod family;
 mod flops;
 mod keys;
+mod presets;
 mod rope;
 mod spec;
 
 pub use config::{Dropout, ModelConfig};
 pub use error::ModelError;
 pub use family::Family;
+pub use presets::Preset;
 pub use rope::{RopeScaling, RopeSpec};
 pub use spec::{
     BlockSpec, DenseSpec, Init, MlpSpec, ModelSpec, NormSpec, ParamId, ParamSpec, ProjectionSpec, Stored,
