@@ -1,6 +1,6 @@
 //! What would fit, when a job does not: each way out has been dry-run.
 
-use crate::job::{ResolvedJob, exact_bytes, show_bytes};
+use crate::job::{Precision, ResolvedJob, exact_bytes, show_bytes};
 use crate::machine;
 use crate::report;
 use crate::setup::Setup;
@@ -13,23 +13,23 @@ pub(crate) fn does_not_fit(setup: &Setup, error: &EngineError) -> String {
     if let Some(e) = error.out_of_memory() {
         text.push_str(&report::live_table(&e.live));
     }
-    // The cheapest way out first: recomputation costs time, smaller micro-batches almost nothing, but they
-    // help less; a larger budget costs hardware.
+    // The cheapest way out first: smaller micro-batches cost almost nothing, recomputation time, bf16 digits; a
+    // larger budget costs hardware.
     let ways = ways(setup);
     if ways.is_empty() {
-        text.push_str("No smaller micro-batch and no recomputation fits this budget. ");
+        text.push_str("No smaller micro-batch, recomputation or bf16 fits this budget. ");
     }
     text.push_str("What fits (dry-run):\n");
     for (what, bytes) in ways {
-        let _ = writeln!(text, "  {what}: {}", show_bytes(bytes));
+        let _ = writeln!(text, "  {what}: {}, fits", show_bytes(bytes));
     }
     if let Ok(p) = setup.predict(machine::ADDRESS_SPACE) {
-        let need = p.run.reserved;
+        let need = p.run.reserved.next_multiple_of(1 << 20);
         let _ = write!(
             text,
-            "  memory.budget = {:?} or more, as the job is: {}",
+            "  memory.budget = {:?}, and the job as it is: {}, fits",
             exact_bytes(need),
-            show_bytes(need)
+            show_bytes(p.run.reserved)
         );
     }
     text
@@ -47,31 +47,31 @@ fn ways(setup: &Setup) -> Vec<(String, u64)> {
             .unwrap_or(1);
         sizes.push(micro);
     }
-    for recompute in ["none", "full"] {
-        for &micro in &sizes {
-            if let Some((what, bytes)) = try_way(setup, micro, recompute) {
-                ways.push((what, bytes));
-                break;
-            }
-        }
+    // Of each kind the largest micro-batch that fits.
+    for (recompute, bf16) in [("none", false), ("full", false), ("none", true), ("full", true)] {
+        ways.extend(sizes.iter().find_map(|&micro| try_way(setup, micro, recompute, bf16)));
     }
     ways
 }
 
-fn try_way(setup: &Setup, micro: usize, recompute: &str) -> Option<(String, u64)> {
+/// One of these ways, if it is a change and fits.
+fn try_way(setup: &Setup, micro: usize, recompute: &str, bf16: bool) -> Option<(String, u64)> {
     let mut job: ResolvedJob = setup.resolved.clone();
     let mut what = Vec::new();
-    let now = match setup.job.memory.recompute {
-        crate::job::Recompute::None => "none",
-        crate::job::Recompute::Full => "full",
-    };
     if micro != setup.job.train.micro_batch {
         job = job.with("train.micro_batch", (micro as i64).into()).ok()?;
         what.push(format!("train.micro_batch = {micro}"));
     }
-    if recompute != now {
+    if recompute != report::recompute(setup.job.memory.recompute) {
         job = job.with("memory.recompute", recompute.into()).ok()?;
         what.push(format!("memory.recompute = {recompute:?}"));
+    }
+    if bf16 {
+        if setup.job.precision.mode == Precision::Bf16 {
+            return None;
+        }
+        job = job.with("precision.mode", "bf16".into()).ok()?;
+        what.push("precision.mode = \"bf16\"".to_owned());
     }
     let candidate = Setup::new(job).ok()?;
     let p = candidate.predict(setup.budget).ok()?;

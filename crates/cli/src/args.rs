@@ -124,11 +124,57 @@ pub(crate) struct TrainArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct PlanArgs {
-    #[command(flatten)]
-    pub(crate) job: JobArgs,
+    /// Job file (TOML)
+    #[arg(required_unless_present_any = ["model", "list_models"], conflicts_with = "model")]
+    pub(crate) job: Option<PathBuf>,
+    /// Plan a well-known model instead of a job file
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
+    /// Tokens in a sequence
+    #[arg(long, value_name = "N")]
+    pub(crate) sequence: Option<u32>,
+    /// Sequences computed at once
+    #[arg(long, value_name = "N")]
+    pub(crate) micro_batch: Option<u32>,
+    /// Type of weights and activations: f32 or bf16
+    #[arg(long, value_name = "MODE")]
+    pub(crate) precision: Option<String>,
+    /// What is computed again in the backward pass: none or full
+    #[arg(long, value_name = "WHAT")]
+    pub(crate) recompute: Option<String>,
+    /// Memory the run may use, such as "80 GB"
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) budget: Option<String>,
+    /// Override a value of the job; may be given several times
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Draw memory over one step to this file (SVG)
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) picture: Option<PathBuf>,
     /// Print one JSON object instead of tables
     #[arg(long)]
     pub(crate) json: bool,
+    /// List the well-known models
+    #[arg(long)]
+    pub(crate) list_models: bool,
+}
+
+impl PlanArgs {
+    /// All that is put over the job, the last one wins.
+    pub(crate) fn sets(&self) -> Vec<String> {
+        let quoted = |key: &str, text: &Option<String>| {
+            text.as_ref().map(|t| format!("{key}={}", toml::Value::String(t.clone())))
+        };
+        let number = |key: &str, n: Option<u32>| n.map(|n| format!("{key}={n}"));
+        let short = [
+            number("data.sequence_length", self.sequence),
+            number("train.micro_batch", self.micro_batch),
+            quoted("precision.mode", &self.precision),
+            quoted("memory.recompute", &self.recompute),
+            quoted("memory.budget", &self.budget),
+        ];
+        self.set.iter().cloned().chain(short.into_iter().flatten()).collect()
+    }
 }
 
 #[derive(Debug, ClapArgs)]

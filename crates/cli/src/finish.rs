@@ -7,29 +7,29 @@ use crate::job::show_bytes;
 use crate::machine;
 use crate::plan::{layout_json, peaks_json};
 use crate::report;
+use crate::resident::Resident;
 use crate::run_folder::{Metrics, RunFolder, bytes_json};
 use crate::setup::Setup;
 use crate::train::{End, Run};
 use memwall_data::{Dataset, Tokenizer};
-use memwall_engine::{Prediction, Sampling};
+use memwall_engine::Sampling;
 use memwall_tensor::LedgerState;
 use memwall_tensor::device::Memory;
 use serde_json::json;
 
 /// Writes the summary and says where things are.
-pub(crate) fn report(
-    run: &Run<'_>,
-    prediction: &Prediction,
-    metrics: &Metrics,
-    end: &End,
-) -> Result<(), Failure> {
+pub(crate) fn report(run: &Run<'_>, metrics: &Metrics, end: &End) -> Result<(), Failure> {
     let totals = metrics.totals()?;
+    let prediction = run.prediction;
     let measured: LedgerState = run.rank.device().ledger().state();
     let predicted = &prediction.run;
-    let equal = measured.peak_of_each == predicted.peak_of_each
+    // A run that did nothing, since it was complete, has no peaks to compare.
+    let peaks = measured.peak_of_each == predicted.peak_of_each
         && measured.at_peak == predicted.at_peak
         && measured.reserved == predicted.reserved;
-    let resident = machine::peak_resident();
+    let equal = run.exact.holds() && (peaks || end.steps == 0);
+    let (resident, measured_resident) = (Resident::of(run.setup, prediction), run.resident.anonymous());
+    let agrees = measured_resident.map(|bytes| resident.agrees_with(bytes));
     let summary = json!({
         "layout": layout_json(),
         "parameters": run.setup.spec.parameter_count(),
@@ -47,9 +47,13 @@ pub(crate) fn report(
             "predicted": peaks_json(predicted),
             "measured": peaks_json(&measured),
             "equal": equal,
+            "first_difference": run.exact.to_json(),
             "lasting": bytes_json(&prediction.initial.live),
             "budget_bytes": run.setup.budget,
-            "peak_resident_bytes": resident,
+            "peak_resident_bytes": machine::peak_resident(),
+            "resident": {
+                "predicted": resident.to_json(), "measured_bytes": measured_resident, "agrees": agrees,
+            },
         },
     });
     run.folder.write_summary(&summary)?;
@@ -69,12 +73,15 @@ pub(crate) fn report(
         tell!("{}", report::compared(predicted, &measured));
         if !equal {
             complain!(
-                "memwall: predicted and measured memory differ: this is a defect of memwall, please report it"
+                "memwall: predicted and measured memory differ: this is a defect of memwall, please report it{}",
+                run.exact.text().map_or(String::new(), |text| format!(" ({text})"))
             );
         }
     }
-    if let Some(resident) = resident {
-        say!("           {} resident at most, program and data included", show_bytes(resident));
+    if let Some(bytes) = measured_resident {
+        let verdict = if agrees == Some(true) { "as predicted" } else { "NOT AS PREDICTED" };
+        let predicted = show_bytes(resident.total());
+        say!("process    {} resident at most, {predicted} predicted: {verdict}", show_bytes(bytes));
     }
     for (what, name) in [
         ("metrics", "metrics.jsonl"),

@@ -4,40 +4,72 @@ use crate::advice;
 use crate::args::PlanArgs;
 use crate::decay::Groups;
 use crate::failure::Failure;
+use crate::picture::{self, Timeline};
+use crate::preset;
 use crate::report;
+use crate::resident::Resident;
 use crate::run_folder::bytes_json;
 use crate::setup::{MESH, Setup};
-use memwall_engine::Prediction;
-use memwall_tensor::LedgerState;
-use serde_json::{Value, json};
+use memwall_engine::{Alive, Prediction};
+use memwall_tensor::{LedgerState, Moment, Phase};
+use serde_json::{Map, Value, json};
+
+/// Allocations that are named.
+const LARGEST: usize = 10;
 
 /// Dry-runs the job and prints what it counted.
 pub(crate) fn plan(args: &PlanArgs) -> Result<(), Failure> {
-    let setup = Setup::read(&args.job)?;
+    if args.list_models {
+        tell!("{}", preset::list());
+        return Ok(());
+    }
+    let sets = args.sets();
+    let setup = match (&args.model, &args.job) {
+        (Some(name), _) => Setup::of_model(name, &sets)?,
+        (None, Some(path)) => Setup::read(path, &sets)?,
+        (None, None) => return Err(Failure::Refused("give a job file, or --model NAME".into())),
+    };
     let p = setup.predict(setup.budget).map_err(|e| Failure::Refused(advice::does_not_fit(&setup, &e)))?;
+    if let Some(path) = &args.picture {
+        std::fs::write(path, picture::svg(&setup, &Timeline::of(&p)))
+            .map_err(|e| Failure::Refused(format!("cannot write the picture {}: {e}", path.display())))?;
+    }
     if args.json {
         say!("{:#}", to_json(&setup, &p));
-    } else {
-        tell!(
-            "{}{}{}",
-            report::model(&setup.spec, setup.settings.sequence),
-            report::schedule(&setup),
-            report::predicted(&p, setup.budget)
-        );
-        say!(
-            "step       {}FLOPs of matrix products and attention on the device; {} bytes on the wire",
-            report::count(p.step_flops as f64),
-            p.step_traffic.total_bytes()
-        );
+        return Ok(());
+    }
+    tell!("{}", report::model(&setup.spec, setup.settings.sequence));
+    tell!("{}", if args.model.is_some() { report::batch(&setup) } else { report::schedule(&setup) });
+    tell!("{}{}", report::predicted(&p, setup.limit()), report::phases(&setup.spec, &p));
+    tell!("{}", report::largest(&setup.spec, &p.alive_at_peak(), LARGEST));
+    tell!("{}", picture::text(&setup.spec, &Timeline::of(&p)));
+    tell!("{}{}", report::step(&p), Resident::of(&setup, &p).text());
+    if let Some(path) = &args.picture {
+        say!("picture    {}", path.display());
     }
     Ok(())
 }
 
 /// A ledger's peaks as JSON.
 pub(crate) fn peaks_json(s: &LedgerState) -> Value {
+    let phases: Map<String, Value> = Phase::ALL
+        .into_iter()
+        .map(|p| (p.name().to_owned(), s.at_peak_in(p).map_or(Value::Null, |bytes| bytes_json(&bytes))))
+        .collect();
     json!({
-        "peak_bytes": s.at_peak.total(), "at_peak": bytes_json(&s.at_peak),
-        "peak_of_each": bytes_json(&s.peak_of_each), "reserved_bytes": s.reserved,
+        "peak_bytes": s.at_peak.total(), "at_peak": bytes_json(&s.at_peak), "peak_moment": moment_json(s.peak),
+        "at_peak_of_phase": phases, "peak_of_each": bytes_json(&s.peak_of_each), "reserved_bytes": s.reserved,
+    })
+}
+
+fn moment_json(m: Moment) -> Value {
+    json!({"phase": m.phase.name(), "unit": m.unit, "operation": m.operation})
+}
+
+fn alive_json(a: &Alive) -> Value {
+    json!({
+        "bytes": a.block.bytes, "offset": a.block.offset, "category": a.block.category.name(),
+        "since": moment_json(a.since),
     })
 }
 
@@ -48,6 +80,7 @@ pub(crate) fn layout_json() -> Value {
 
 fn to_json(setup: &Setup, p: &Prediction) -> Value {
     let (spec, sequence) = (&setup.spec, setup.settings.sequence);
+    let largest: Vec<Value> = p.alive_at_peak().iter().take(LARGEST).map(alive_json).collect();
     json!({
         "layout": layout_json(),
         "parameters": spec.parameter_count(),
@@ -55,11 +88,15 @@ fn to_json(setup: &Setup, p: &Prediction) -> Value {
         "decay_groups": Groups::of(spec).to_json(),
         "flops_per_token": spec.flops_per_token(sequence),
         "attention_flops_per_token": spec.attention_flops_per_token(sequence),
-        "step_flops": p.step_flops,
+        "step_flops": p.step_flops.total(),
+        "step_attention_flops": p.step_flops.attention,
         "step_wire_bytes": p.step_traffic.total_bytes(),
         "threads": setup.description.threads,
-        "budget_bytes": setup.budget,
+        "budget_bytes": setup.limit(),
         "lasting": bytes_json(&p.initial.live),
+        "heaviest_rank": 0,
         "predicted": peaks_json(&p.run),
+        "largest_at_peak": largest,
+        "resident": Resident::of(setup, p).to_json(),
     })
 }

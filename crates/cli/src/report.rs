@@ -1,11 +1,12 @@
 //! Tables and lines that people read.
 
 use crate::decay::{Groups, elements};
-use crate::job::{Length, Span, show_bytes};
+use crate::job::{Length, Precision, Recompute, Span, show_bytes};
+use crate::picture::{moment_name, phase_name};
 use crate::setup::Setup;
-use memwall_engine::{Decay, Prediction};
+use memwall_engine::{Alive, Decay, Prediction};
 use memwall_model::{ModelSpec, ParamSpec};
-use memwall_tensor::{ByCategory, LedgerState};
+use memwall_tensor::{ByCategory, LedgerState, Phase};
 use std::fmt::Write;
 
 /// 12345678 as "12.35 M".
@@ -71,11 +72,11 @@ pub(crate) fn schedule(setup: &Setup) -> String {
         format!("           stops early after {} evaluations without improvement\n", stop.patience)
     });
     format!(
-        "schedule   {length} of {} sequences x {} tokens ({} micro-batches of {}){}\n\
+        "schedule   {length} of {} x {} tokens ({} of {}){}\n\
          \x20          AdamW, learning rate {:e}, warm-up {}, then {decay}\n{stop}{}",
-        t.global_batch,
+        counted(t.global_batch, "sequence"),
         setup.settings.sequence,
-        t.micro_batches,
+        counted(t.micro_batches, "micro-batch"),
         t.micro_batch,
         if t.deterministic { ", deterministic" } else { "" },
         s.peak,
@@ -93,8 +94,89 @@ pub(crate) fn decay_groups(groups: &Groups<'_>, weight_decay: Option<f64>) -> St
     format!("decay      {by}in {}; none in {}\n", group(&groups.decayed), group(&groups.spared))
 }
 
+/// The batches of a step, in which numbers they are computed, and what is kept of them.
+pub(crate) fn batch(setup: &Setup) -> String {
+    let (t, s) = (&setup.job.train, &setup.settings);
+    format!(
+        "step       {} x {} tokens ({} of {}), {}, recompute {}\n",
+        counted(t.global_batch, "sequence"),
+        s.sequence,
+        counted(t.micro_batches, "micro-batch"),
+        t.micro_batch,
+        precision(setup.job.precision.mode),
+        recompute(setup.job.memory.recompute)
+    )
+}
+
+/// "1 sequence", "2 sequences".
+fn counted(n: usize, what: &str) -> String {
+    let plural = if what.ends_with("ch") { "es" } else { "s" };
+    format!("{n} {what}{}", if n == 1 { "" } else { plural })
+}
+
+/// A type of numbers, as the job file calls it.
+pub(crate) fn precision(precision: Precision) -> &'static str {
+    match precision {
+        Precision::F32 => "f32",
+        Precision::Bf16 => "bf16",
+    }
+}
+
+/// What is recomputed, as the job file calls it.
+pub(crate) fn recompute(recompute: Recompute) -> &'static str {
+    match recompute {
+        Recompute::None => "none",
+        Recompute::Full => "full",
+    }
+}
+
+/// The highest of each phase.
+pub(crate) fn phases(spec: &ModelSpec, p: &Prediction) -> String {
+    let of = |phase| Some(format!("{} {}", phase_name(phase), show_bytes(p.run.at_peak_in(phase)?.total())));
+    let phases: Vec<String> = Phase::ALL.into_iter().filter_map(of).collect();
+    format!(
+        "phases     {}\npeak       in {}; on rank 0, the only one\n",
+        phases.join(" | "),
+        moment_name(spec, p.run.peak)
+    )
+}
+
+/// The largest blocks of those that are alive, of equal ones how many.
+pub(crate) fn largest(spec: &ModelSpec, alive: &[Alive], n: usize) -> String {
+    let mut text = String::new();
+    let alike = |a: &Alive, b: &Alive| {
+        let what = |a: &Alive| (a.block.bytes, a.block.category, a.since.operation, a.since.phase);
+        what(a) == what(b)
+    };
+    let mut lead = "largest";
+    for same in alive[..n.min(alive.len())].chunk_by(alike) {
+        let a = &same[0];
+        let times = if same.len() > 1 { format!("{} x ", same.len()) } else { String::new() };
+        let since = moment_name(spec, a.since);
+        let others = if same.len() > 1 { ", and the like" } else { "" };
+        let _ = writeln!(
+            text,
+            "{lead:<10} {:<18}{:>14}   {since}{others}",
+            a.block.category.name(),
+            times + &show_bytes(a.block.bytes)
+        );
+        lead = "";
+    }
+    text
+}
+
+/// What a step computes and sends.
+pub(crate) fn step(p: &Prediction) -> String {
+    format!(
+        "compute    a step: {}FLOPs in matrix products, {}FLOPs in attention; {} bytes on the wire\n",
+        count(p.step_flops.matmul as f64),
+        count(p.step_flops.attention as f64),
+        p.step_traffic.total_bytes()
+    )
+}
+
 /// The memory table of a prediction.
-pub(crate) fn predicted(p: &Prediction, budget: u64) -> String {
+pub(crate) fn predicted(p: &Prediction, budget: Option<u64>) -> String {
     let mut text = format!("memory     {:<18}{:>14}{:>14}\n", "predicted", "lasting", "at the peak");
     for (category, at_peak) in p.run.at_peak.iter() {
         let lasting = p.initial.live[category];
@@ -117,9 +199,9 @@ pub(crate) fn predicted(p: &Prediction, budget: u64) -> String {
     );
     let _ = writeln!(
         text,
-        "           reserved, holes included: {} of {}",
+        "           reserved, holes included: {}{}",
         show_bytes(p.run.reserved),
-        show_bytes(budget)
+        budget.map_or(String::new(), |b| format!(" of {}", show_bytes(b)))
     );
     text
 }

@@ -1,10 +1,10 @@
 //! From a job to what the engine takes.
 
-use crate::args::JobArgs;
 use crate::decay;
 use crate::failure::Failure;
 use crate::job::{self, Job, Length, ModelSource, Recompute, ResolvedJob};
 use crate::machine;
+use crate::preset;
 use memwall_engine::{
     AdamWSettings, Decay, EngineError, Keep, Precision, Prediction, Schedule, Settings, predict,
 };
@@ -26,12 +26,24 @@ pub(crate) struct Setup {
     pub(crate) description: Description,
     /// Bytes that the run may use.
     pub(crate) budget: u64,
+    /// Whether that is a limit that someone or something sets.
+    limited: bool,
 }
 
 impl Setup {
+    /// The job of a well-known model.
+    pub(crate) fn of_model(name: &str, sets: &[String]) -> Result<Self, Failure> {
+        let mut setup = Self::new(preset::job(name, sets)?.pinned_to(MESH.data_ranks())?)?;
+        // Whoever asks by name asks how much it takes, and need not have it.
+        if setup.job.memory.budget.is_none() {
+            (setup.budget, setup.limited) = (machine::ADDRESS_SPACE, false);
+        }
+        Ok(setup)
+    }
+
     /// Reads and checks a job file.
-    pub(crate) fn read(args: &JobArgs) -> Result<Self, Failure> {
-        Self::new(job::load(&args.job, &args.set)?.pinned_to(MESH.data_ranks())?)
+    pub(crate) fn read(path: &Path, sets: &[String]) -> Result<Self, Failure> {
+        Self::new(job::load(path, sets)?.pinned_to(MESH.data_ranks())?)
     }
 
     /// Checks a resolved job.
@@ -88,6 +100,7 @@ impl Setup {
             settings,
             description: Description { threads: job.run.threads.unwrap_or_else(machine::cores) },
             budget: job.memory.budget.unwrap_or_else(machine::available_memory).min(machine::ADDRESS_SPACE),
+            limited: true,
             resolved,
             job,
         })
@@ -105,6 +118,11 @@ impl Setup {
                     .into(),
             )),
         }
+    }
+
+    /// The budget, where there is one.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        Some(self.budget).filter(|_| self.limited)
     }
 
     /// What the job costs when `budget` bytes are allowed.

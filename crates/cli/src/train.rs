@@ -5,19 +5,22 @@ use crate::args::TrainArgs;
 use crate::batches::Batches;
 use crate::data;
 use crate::early_stop::{Stopped, Watch};
+use crate::exact::Exact;
 use crate::failure::{Failure, Outcome};
 use crate::finish;
-use crate::job::{ExportType, ModelSource, show_bytes};
+use crate::job::{Exactness, ExportType, ModelSource, show_bytes};
 use crate::machine;
 use crate::progress::Progress;
 use crate::report;
+use crate::resident::Peak;
 use crate::run_folder::{Metrics, RunFolder, StepMetrics, read_back};
 use crate::setup::Setup;
 use memwall_checkpoint::{Export, FloatType, ModelFile, RunState, Store, write_model};
 use memwall_comm::Solo;
 use memwall_data::{Dataset, Tokenizer};
-use memwall_engine::{Decay, EngineError, MicroBatch, Rank};
+use memwall_engine::{Decay, EngineError, MicroBatch, Prediction, Rank};
 use memwall_tensor::Cpu;
+use memwall_tensor::device::Memory;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -25,7 +28,7 @@ use std::time::Instant;
 /// Keys that may change when a run goes on: they change what it costs or how long it is, not what it learns
 /// at a step. (With a schedule that decays, other `train.steps` change the rates of the steps to come; the
 /// run says so.)
-const CHANGEABLE: [&str; 12] = [
+const CHANGEABLE: [&str; 13] = [
     "data.cache",
     "train.steps",
     "train.evaluate_every",
@@ -34,6 +37,7 @@ const CHANGEABLE: [&str; 12] = [
     "train.stop_min_delta",
     "memory.budget",
     "memory.recompute",
+    "memory.exact",
     "checkpoint.every",
     "checkpoint.keep",
     "run.dir",
@@ -42,7 +46,7 @@ const CHANGEABLE: [&str; 12] = [
 
 /// Trains as the job says.
 pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
-    let setup = Setup::read(&args.job)?;
+    let setup = Setup::read(&args.job.job, &args.job.set)?;
     let prediction =
         setup.predict(setup.budget).map_err(|e| Failure::Refused(advice::does_not_fit(&setup, &e)))?;
     let tokenizer = Tokenizer::load(&setup.job.data.tokenizer)?;
@@ -59,7 +63,7 @@ pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
     tell!("{}", report::model(&setup.spec, setup.settings.sequence));
     tell!("{}", data_lines(&data));
     tell!("{}", report::schedule(&setup));
-    tell!("{}", report::predicted(&prediction, setup.budget));
+    tell!("{}", report::predicted(&prediction, setup.limit()));
     let available = machine::available_memory();
     if prediction.run.reserved > available {
         complain!(
@@ -75,13 +79,20 @@ pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
     );
 
     let device = Cpu::new(setup.description, setup.budget).map_err(|e| Failure::Failed(e.to_string()))?;
-    let rank = Rank::new(device, Box::new(Solo), setup.spec.clone(), setup.settings)?;
+    let required = setup.job.memory.exact == Exactness::Require;
+    let mut exact = Exact::new(device.ledger().clone(), required);
+    let rank = exact.during("at the start", &prediction.events.init, 1, || {
+        Rank::new(device, Box::new(Solo), setup.spec.clone(), setup.settings)
+    })?;
     let mut run = Run {
         setup: &setup,
         data: &data,
         folder: &folder,
         store,
         rank,
+        prediction: &prediction,
+        resident: Peak::default(),
+        exact,
         peak,
         consumed: (0, 0),
         watch: Watch::new(setup.job.train.stop, setup.job.train.evaluate_every),
@@ -98,7 +109,10 @@ pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
     }
     let end = run.train(&mut metrics)?;
     run.export(&tokenizer, weights.as_ref())?;
-    finish::report(&run, &prediction, &metrics, &end)?;
+    run.resident.look();
+    finish::report(&run, &metrics, &end)?;
+    // Its memory goes before a sample takes some.
+    drop(run);
     // The run is done and saved: a sample that cannot be had does not make it a failure.
     if let Err(e) = finish::sample(&setup, &folder, &data, &tokenizer) {
         say!("sample     none: {e}");
@@ -174,6 +188,11 @@ pub(crate) struct Run<'a> {
     pub(crate) folder: &'a RunFolder,
     store: Store,
     pub(crate) rank: Rank<Cpu>,
+    pub(crate) prediction: &'a Prediction,
+    /// What the process has taken.
+    pub(crate) resident: Peak,
+    /// Whether memory is what was predicted.
+    pub(crate) exact: Exact,
     /// FLOP/s that MFU refers to.
     pub(crate) peak: f64,
     /// Samples and valid tokens consumed so far.
@@ -222,12 +241,16 @@ impl Run<'_> {
         while self.rank.steps_done() < steps && self.watch.stopped().is_none() {
             let mut m = self.step().inspect_err(|_| progress.end())?;
             let step = m.report.step;
+            if step == first + 1 {
+                self.resident.look();
+            }
             if self.setup.job.data.evaluates()
                 && (step == steps || due(step, self.setup.job.train.evaluate_every))
             {
                 let loss = self.evaluate()?;
                 m.evaluation_loss = Some(loss);
                 self.watch.evaluated(step, read_back(loss));
+                self.resident.look();
             }
             let last = step == steps || self.watch.stopped().is_some();
             metrics.push(&m)?;
@@ -236,6 +259,7 @@ impl Run<'_> {
             if last || stopping || due(step, self.setup.job.checkpoint.every) {
                 metrics.sync()?;
                 self.save()?;
+                self.resident.look();
             }
             if stopping {
                 progress.end();
@@ -259,9 +283,15 @@ impl Run<'_> {
         let start = Instant::now();
         let tokens = batches.valid(first);
         let mut load = |micro: usize, b: &mut MicroBatch<'_>| batches.fill(first, micro, b);
-        let report = self.rank.step(&mut load, tokens);
+        let (rank, setup) = (&mut self.rank, self.setup);
+        let report = self.exact.during(
+            &format!("step {}", rank.steps_done() + 1),
+            &self.prediction.events.micro_batch,
+            t.micro_batches as u64,
+            || rank.step(&mut load, tokens).map_err(|e| explain(setup, e)),
+        );
         batches.check().map_err(|e| Failure::Failed(e.to_string()))?;
-        let report = report.map_err(|e| self.explain(e))?;
+        let report = report?;
         let seconds = start.elapsed().as_secs_f64();
         self.consumed = (first + t.global_batch as u64, self.consumed.1 + tokens);
         // Padded positions are computed like others, so they count as work.
@@ -274,9 +304,15 @@ impl Run<'_> {
         let batches = batches(self.setup, self.data);
         let n = batches.evaluation_batches(self.setup.job.train.evaluate_batches);
         let mut load = |micro: usize, b: &mut MicroBatch<'_>| batches.fill_evaluation(micro, b);
-        let loss = self.rank.evaluate(n, &mut load, batches.evaluation_valid(n));
+        let rank = &mut self.rank;
+        let loss = self.exact.during(
+            &format!("evaluation after step {}", rank.steps_done()),
+            &self.prediction.events.evaluation,
+            n as u64,
+            || rank.evaluate(n, &mut load, batches.evaluation_valid(n)),
+        );
         batches.check().map_err(|e| Failure::Failed(e.to_string()))?;
-        Ok(loss?)
+        loss
     }
 
     fn save(&self) -> Result<(), Failure> {
@@ -288,14 +324,6 @@ impl Run<'_> {
             job: self.setup.resolved.to_toml(),
         };
         self.store.save(&self.rank, &state).fail().map(|_| ())
-    }
-
-    /// What to say of a step that failed.
-    fn explain(&self, e: EngineError) -> Failure {
-        match e.out_of_memory() {
-            Some(_) => Failure::Failed(advice::does_not_fit(self.setup, &e)),
-            None => e.into(),
-        }
     }
 
     /// Writes the folder that transformers loads as it is.
@@ -315,6 +343,14 @@ impl Run<'_> {
         write_model(disk, &partial, &self.rank, &export).fail()?;
         tokenizer.write_hf_files(&partial).map_err(|e| Failure::Failed(e.to_string()))?;
         self.folder.swap_in(&partial, "export")
+    }
+}
+
+/// What to say of a step that failed.
+fn explain(setup: &Setup, e: EngineError) -> Failure {
+    match e.out_of_memory() {
+        Some(_) => Failure::Failed(advice::does_not_fit(setup, &e)),
+        None => e.into(),
     }
 }
 

@@ -40,7 +40,7 @@ pub use error::JobError;
 pub use resolved::ResolvedJob;
 pub use sources::{DataFrom, SourceJob};
 pub use validated::{
-    CheckpointJob, DataJob, EarlyStop, ExportJob, ExportType, Job, Length, MemoryJob, ModelSource,
+    CheckpointJob, DataJob, EarlyStop, Exactness, ExportJob, ExportType, Job, Length, MemoryJob, ModelSource,
     OptimizerJob, OptimizerKind, Packing, Precision, PrecisionJob, Recompute, RunJob, Schedule, Span,
     TrainJob,
 };

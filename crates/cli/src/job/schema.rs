@@ -224,6 +224,9 @@ pub const KEYS: &[Key] = &[
         "Memory the run may use: a size such as \"2 GiB\" or \"1500 MB\", or a whole number of bytes."),
     key("memory", "recompute", Kind::Choice(&["none", "full"]), Fallback::Text("none"),
         "Which activations are dropped after the forward pass and computed again in the backward pass."),
+    key("memory", "exact", Kind::Choice(&["report", "require"]), Fallback::Text("report"),
+        "What happens when memory is not what was predicted, event by event, which is a defect of memwall: the \
+         summary reports it, or the run fails."),
 
     key("checkpoint", "every", count(0), Fallback::Whole(0),
         "Optimizer steps between checkpoints; 0 saves only at the end."),

@@ -243,6 +243,18 @@ pub struct MemoryJob {
     pub budget: Option<u64>,
     /// Which activations are computed again in the backward pass.
     pub recompute: Recompute,
+    /// What happens when memory is not what was predicted.
+    pub exact: Exactness,
+}
+
+/// What happens when memory is not what was predicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Exactness {
+    /// The summary reports it.
+    Report,
+    /// The run fails.
+    Require,
 }
 
 /// Which activations are dropped after the forward pass and computed again in the backward pass.
@@ -315,6 +327,7 @@ pub(super) fn validate(values: &Values, ranks: usize) -> Result<Job, JobError> {
         memory: MemoryJob {
             budget: size(values, "memory.budget"),
             recompute: values.need("memory.recompute")?,
+            exact: values.need("memory.exact")?,
         },
         checkpoint: CheckpointJob {
             every: Some(values.need("checkpoint.every")?).filter(|every| *every > 0),

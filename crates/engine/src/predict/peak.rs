@@ -13,7 +13,7 @@ pub struct Alive {
 }
 
 impl Prediction {
-    /// What is alive at the first moment at which most is, largest first; of equal ones the oldest first.
+    /// What is alive at the first moment at which most is, largest first; of equal ones by category, the oldest first.
     pub fn alive_at_peak(&self) -> Vec<Alive> {
         let (peak, mut live, mut alive) = (self.run.at_peak.total(), 0, Vec::<Alive>::new());
         for event in self.events.iter() {
@@ -35,7 +35,7 @@ impl Prediction {
                 break;
             }
         }
-        alive.sort_by_key(|a| std::cmp::Reverse(a.block.bytes));
+        alive.sort_by_key(|a| (std::cmp::Reverse(a.block.bytes), a.block.category as u8));
         alive
     }
 }
