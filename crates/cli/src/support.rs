@@ -92,6 +92,7 @@ const FEATURES: &[Feature] = &[
     Feature { name: "a mixture", sets: &["data.train=[{files = \"a/*\"}, {files = \"b/*\", weight = 2}]"] },
     Feature { name: "one document a sequence", sets: &["data.packing=documents"] },
     Feature { name: "periodic checkpoints", sets: &["checkpoint.every=10"] },
+    Feature { name: "memory as predicted, or failure", sets: &["memory.exact=require"] },
 ];
 
 /// The job that features are added to; it has no length until one says it.

@@ -56,6 +56,38 @@ fn a_job_that_does_not_fit_gets_advice_that_fits() {
 }
 
 #[test]
+fn every_piece_of_advice_has_been_dry_run_and_is_true() {
+    let p = Place::new();
+    let job = ["job.toml", "--set", "train.micro_batch=6", "--set", "train.global_batch=12"];
+    let reserved = |sets: &[&str]| {
+        let plan = p.ok(&[&["plan", "--json"], &job[..], sets].concat());
+        let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
+        plan["predicted"]["reserved_bytes"].as_u64().unwrap()
+    };
+    let whole = reserved(&[]);
+    let mut kinds = std::collections::BTreeSet::new();
+    for percent in [99, 80, 60, 50, 40] {
+        let budget = format!("memory.budget={}", whole * percent / 100);
+        let text = p.refused(&[&["plan"], &job[..], &["--set", &budget]].concat());
+        let advice = text.split_once("What fits (dry-run):\n").unwrap().1;
+        for line in advice.lines() {
+            let (what, outcome) = line.trim().rsplit_once(": ").unwrap();
+            let shown = outcome.strip_suffix(", fits").unwrap();
+            // The last line is of the job as it is, with another budget.
+            let sets: Vec<String> = match what.strip_suffix(", and the job as it is") {
+                Some(budget) => vec![budget.replace(" = ", "=")],
+                None => what.split(", ").map(|set| set.replace(" = ", "=")).chain([budget.clone()]).collect(),
+            };
+            kinds.extend(sets.iter().map(|set| set.split('=').next().unwrap().to_owned()));
+            let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set.as_str()]).collect();
+            assert_eq!(memwall_cli::job::show_bytes(reserved(&sets)), shown, "{line}");
+        }
+    }
+    let all = ["memory.budget", "memory.recompute", "precision.mode", "train.micro_batch"];
+    assert!(kinds.iter().eq(all.iter()), "{kinds:?}");
+}
+
+#[test]
 fn a_job_file_that_is_not_there_or_not_toml_is_named() {
     let p = Place::new();
     assert!(p.refused(&["train", "no.toml"]).contains("no.toml"));

@@ -90,7 +90,7 @@ fn fills_in_every_default() {
             final_learning_rate: 0.0,
         },
         precision: PrecisionJob { mode: Precision::F32, gradients: Precision::F32 },
-        memory: MemoryJob { budget: None, recompute: Recompute::None },
+        memory: MemoryJob { budget: None, recompute: Recompute::None, exact: Exactness::Report },
         checkpoint: CheckpointJob { every: None, keep: 2 },
         export: ExportJob { dtype: ExportType::Float32, max_shard_bytes: 5_000_000_000 },
         run: RunJob { dir: "runs/tiny".into(), threads: None },
@@ -127,7 +127,10 @@ fn takes_every_key() {
     assert_eq!((job.train.evaluate_every, job.checkpoint.every), (Some(3), Some(5)));
     assert_eq!(job.train.seed, (1 << 63) - 1);
     assert_eq!((job.optimizer.schedule, job.optimizer.final_learning_rate), (Schedule::Constant, 1.0));
-    assert_eq!(job.memory, MemoryJob { budget: Some(2 << 30), recompute: Recompute::Full });
+    assert_eq!(
+        job.memory,
+        MemoryJob { budget: Some(2 << 30), recompute: Recompute::Full, exact: Exactness::Report }
+    );
     assert_eq!(job.run, RunJob { dir: "out".into(), threads: Some(4) });
 }
 
@@ -226,7 +229,7 @@ fn refuses_unknown_names_with_the_nearest() {
     for (set, message) in [
         ("train.stpes=1", "train.stpes: no such key; did you mean train.steps?"),
         ("train.learning_rate=1", "train.learning_rate: no such key; did you mean optimizer.learning_rate?"),
-        ("memory.zzz=1", "memory.zzz: no such key; [memory] has budget, recompute"),
+        ("memory.zzz=1", "memory.zzz: no such key; [memory] has budget, recompute, exact"),
         ("optimiser.kind=adamw", "[optimiser]: no such section; did you mean [optimizer]?"),
         (
             "zzz.a=1",

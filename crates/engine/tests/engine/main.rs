@@ -3,11 +3,13 @@
 
 mod accumulation;
 mod bf16;
+mod claims;
 mod common;
 mod decoder;
 mod dropout;
 mod faults;
 mod laws;
+mod no_branch;
 mod packing;
 mod precision;
 mod predicted;
