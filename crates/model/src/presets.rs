@@ -75,7 +75,8 @@ mod tests {
             assert!(all[..i].iter().all(|q| q.name != p.name) && p.source.contains('/'), "{}", p.name);
             assert_eq!(Preset::find(&p.name.to_uppercase()).as_ref(), Some(p));
         }
-        for name in ["llama-3.1-8b", "qwen3-0.6b", "gpt2-xl", "mistral-7b", "smollm2-135m", "tinyllama-1.1b"] {
+        for name in ["llama-3.1-8b", "qwen3-0.6b", "gpt2-xl", "mistral-7b", "smollm2-135m", "tinyllama-1.1b"]
+        {
             assert!(Preset::find(name).is_some(), "{name}");
         }
         assert_eq!(Preset::find("gpt5"), None);
