@@ -43,12 +43,9 @@ pub struct Description {
 }
 
 impl Description {
-    /// Bytes of working space that the kernels of one thread need: packed operands of a matrix product, or
-    /// the tiles of attention, whichever is more.
-    pub const SCRATCH_BYTES_PER_THREAD: usize = cpu::SCRATCH_FLOATS * 4;
-
-    /// Bytes of working space, reserved when the device is made.
+    /// Bytes of working space, reserved when the device is made: packed blocks of a matrix product, which threads share, and
+    /// for each of them a strip of an operand or the tiles of attention, whichever is more.
     pub fn scratch_bytes(&self) -> usize {
-        self.threads * Self::SCRATCH_BYTES_PER_THREAD
+        (cpu::SHARED_FLOATS + self.threads * cpu::SCRATCH_FLOATS) * 4
     }
 }

@@ -5,7 +5,7 @@ mod common;
 
 use common::attention::cases_of;
 use common::*;
-use memwall_tensor::device::{AdamW, Linear, MatmulDims, MatmulLayout, Memory, Optimizer};
+use memwall_tensor::device::{AdamW, Epilogue, Linear, MatmulDims, MatmulLayout, Memory, Optimizer};
 use memwall_tensor::fixed::{OVERFLOWED, Wide};
 use memwall_tensor::ops::NormWeights;
 use memwall_tensor::{Cpu, DType, Shape, bf16, ops};
@@ -24,7 +24,14 @@ fn matmul(
     let mut s = Stream::new(seed);
     let [a, b, mut c] = [(m * k, types[0]), (n * k, types[1]), (m * n, types[2])]
         .map(|(len, dtype)| random(device, dtype, Shape::vector(len), 1.0, &mut s));
-    device.matmul(layout, dims, a.view().slice, b.view().slice, c.view_mut().slice, accumulate);
+    device.matmul(
+        layout,
+        dims,
+        a.view().slice,
+        b.view().slice,
+        c.view_mut().slice,
+        Epilogue::accumulate(accumulate),
+    );
     bytes(device, &[&c])
 }
 

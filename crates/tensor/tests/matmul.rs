@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use memwall_tensor::device::{Linear, MatmulDims, MatmulLayout};
+use memwall_tensor::device::{Epilogue, Linear, MatmulDims, MatmulLayout};
 use memwall_tensor::ops::Matrix;
 use memwall_tensor::{Cpu, DType, Shape, bf16, ops};
 use proptest::prelude::*;
@@ -59,7 +59,14 @@ impl Product {
         };
         let [a, b, mut c] = [(&self.a, 0), (&self.b, 1), (&self.c, 2)].map(|(x, i)| load(x, self.types[i]));
         let into = c.view_mut().slice;
-        device.matmul(self.layout, self.dims, a.view().slice, b.view().slice, into, self.accumulate);
+        device.matmul(
+            self.layout,
+            self.dims,
+            a.view().slice,
+            b.view().slice,
+            into,
+            Epilogue::accumulate(self.accumulate),
+        );
         values(device, &c)
     }
 

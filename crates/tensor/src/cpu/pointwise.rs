@@ -1,11 +1,12 @@
-//! Lookups, the rotary embedding, activations, sums and dropout.
+//! Lookups, the rotary embedding, sums and dropout; elementwise operations are carried out part by part.
 
+use super::activations::{gelu_backward, gelus, swiglu, swiglu_backward};
 use super::family::{for_float, kernel};
 use super::norms::COLUMNS;
 use super::{Cpu, CpuBuf, M, S, Shared};
 use crate::Float;
 use crate::device::{Columns, Dropout, Pointwise, RopeDims};
-use crate::math::{mix, sigmoid, survives};
+use crate::math::{mix, survives};
 
 impl Pointwise for Cpu {
     fn embedding(&self, ids: S<'_>, table: S<'_>, dim: usize, out: M<'_>, accumulate: bool) {
@@ -91,7 +92,7 @@ impl Pointwise for Cpu {
             self.by_elements(len, |part| {
                 // SAFETY: this task takes its own part.
                 let out = unsafe { out.part(part.start, part.len()) };
-                gelu(self.family, &x[part], out);
+                gelus(self.family, &x[part], out);
             });
         });
     }
@@ -164,7 +165,7 @@ pub(super) fn dropout_key(sequence: i64, salt: u64) -> u64 {
 
 impl Cpu {
     /// Carries out `task` on parts of `len` elements.
-    fn by_elements(&self, len: usize, task: impl Fn(std::ops::Range<usize>) + Sync + Send) {
+    pub(super) fn by_elements(&self, len: usize, task: impl Fn(std::ops::Range<usize>) + Sync) {
         let (tasks, size) = self.parts(len, 64);
         self.parallel(tasks, |t| task(t * size..((t + 1) * size).min(len)));
     }
@@ -224,56 +225,6 @@ kernel! {
                     b[i] = T::narrow(y.mul_add(cos[i], x * s));
                 }
             }
-        }
-    }
-}
-
-kernel! {
-    fn swiglu<T: Float>(gate: &[T], up: &[T], out: &mut [T]) {
-        for ((o, g), u) in out.iter_mut().zip(gate).zip(up) {
-            let g = g.wide();
-            *o = T::narrow(g * sigmoid(g) * u.wide());
-        }
-    }
-}
-
-kernel! {
-    fn swiglu_backward<T: Float>(gate: &mut [T], up: &mut [T], dout: &[T]) {
-        for ((gate, up), d) in gate.iter_mut().zip(up).zip(dout) {
-            let (g, u, d) = (gate.wide(), up.wide(), d.wide());
-            let s = sigmoid(g);
-            let silu = g * s;
-            let slope = s * (1.0 + g * (1.0 - s));
-            (*gate, *up) = (T::narrow(d * u * slope), T::narrow(d * silu));
-        }
-    }
-}
-
-/// `0.5 (1 + tanh(u)) = sigmoid(2u)`, with `2u = 2 sqrt(2 / pi) (x + 0.044715 x^3)`: that sigmoid, and the slope of
-/// `2u`.
-#[inline(always)]
-fn gate_of_gelu(x: f32) -> (f32, f32) {
-    const SCALE: f32 = 1.595_769;
-    let square = x * x;
-    let twice = SCALE * x * square.mul_add(0.044_715, 1.0);
-    (sigmoid(twice), SCALE * square.mul_add(3.0 * 0.044_715, 1.0))
-}
-
-kernel! {
-    fn gelu<T: Float>(x: &[T], out: &mut [T]) {
-        for (o, x) in out.iter_mut().zip(x) {
-            let x = x.wide();
-            *o = T::narrow(x * gate_of_gelu(x).0);
-        }
-    }
-}
-
-kernel! {
-    fn gelu_backward<T: Float>(x: &mut [T], dout: &[T]) {
-        for (x, d) in x.iter_mut().zip(dout) {
-            let at = x.wide();
-            let (s, slope) = gate_of_gelu(at);
-            *x = T::narrow(d.wide() * (s + at * s * (1.0 - s) * slope));
         }
     }
 }

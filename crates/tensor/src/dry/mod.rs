@@ -3,8 +3,9 @@
 //! The same program on `Dry` issues the same allocations as on a real device of the same description.
 
 use crate::device::{
-    AdamW, Attention, AttentionDims, AttentionInput, AttentionSaved, Buffer, Columns, Dropout, LayerNorm,
-    Linear, Loss, MatmulDims, MatmulLayout, Memory, Norms, Optimizer, Pointwise, RopeDims, RowStats,
+    AdamW, Attention, AttentionDims, AttentionInput, AttentionSaved, Buffer, Columns, Dropout, Epilogue,
+    LayerNorm, Linear, Loss, MatmulDims, MatmulLayout, Memory, Norms, Optimizer, Pointwise, RopeDims,
+    RowStats,
 };
 use crate::ledger::Charge;
 use crate::{Category, DType, Description, Ledger, OutOfMemory, Slice, SliceMut};
@@ -90,7 +91,7 @@ impl Memory for Dry {
 }
 
 impl Linear for Dry {
-    fn matmul(&self, _: MatmulLayout, d: MatmulDims, _: S<'_>, _: S<'_>, _: M<'_>, _: bool) {
+    fn matmul(&self, _: MatmulLayout, d: MatmulDims, _: S<'_>, _: S<'_>, _: M<'_>, _: Epilogue<'_, DryBuf>) {
         self.count(2 * (d.m * d.n) as u64 * d.k as u64);
     }
 }

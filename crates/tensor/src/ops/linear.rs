@@ -1,7 +1,7 @@
 //! The linear layer `y = x w^T` and its gradients. Each operand and each result is f32 or bf16.
 
 use super::{activation, require, require_types};
-use crate::device::{Linear, MatmulDims, MatmulLayout};
+use crate::device::{Epilogue, Linear, MatmulDims, MatmulLayout};
 use crate::{DType, Error, Shape, Tensor, TypeError, View, ViewMut};
 use memwall_layout::rules;
 
@@ -77,7 +77,14 @@ pub fn linear_into<'a, D: Linear + 'a>(
     require(fits, "linear", &[x.shape, w.view.shape, y.shape])?;
     floats("linear", [x.dtype(), w.view.dtype(), y.dtype()])?;
     let layout = if w.transposed { MatmulLayout::Nn } else { MatmulLayout::Nt };
-    device.matmul(layout, MatmulDims { m, n, k }, x.slice, w.view.slice, y.slice, accumulate);
+    device.matmul(
+        layout,
+        MatmulDims { m, n, k },
+        x.slice,
+        w.view.slice,
+        y.slice,
+        Epilogue::accumulate(accumulate),
+    );
     Ok(())
 }
 
@@ -118,7 +125,14 @@ pub fn linear_input_gradient_into<'a, D: Linear + 'a>(
     require(fits, NAME, &[dy.shape, w.view.shape, dx.shape])?;
     floats(NAME, [dy.dtype(), w.view.dtype(), dx.dtype()])?;
     let layout = if w.transposed { MatmulLayout::Nt } else { MatmulLayout::Nn };
-    device.matmul(layout, MatmulDims { m, n, k }, dy.slice, w.view.slice, dx.slice, accumulate);
+    device.matmul(
+        layout,
+        MatmulDims { m, n, k },
+        dy.slice,
+        w.view.slice,
+        dx.slice,
+        Epilogue::accumulate(accumulate),
+    );
     Ok(())
 }
 
@@ -141,7 +155,14 @@ pub fn linear_weight_gradient<D: Linear>(
     let fits = x.shape.rows() == k && dw.shape == Shape::matrix(m, n);
     require(fits, NAME, &[dy.shape, x.shape, dw.shape])?;
     floats(NAME, [dy.dtype(), x.dtype(), dw.dtype()])?;
-    device.matmul(MatmulLayout::Tn, MatmulDims { m, n, k }, dy.slice, x.slice, dw.slice, accumulate);
+    device.matmul(
+        MatmulLayout::Tn,
+        MatmulDims { m, n, k },
+        dy.slice,
+        x.slice,
+        dw.slice,
+        Epilogue::accumulate(accumulate),
+    );
     Ok(())
 }
 
