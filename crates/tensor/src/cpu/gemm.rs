@@ -42,15 +42,17 @@ impl Blocks {
     }
 }
 
-/// Room for a step of any line of `a`: rows of a tile, or the elements that are copied in their place.
-const STRIP: usize = 16;
+/// Strips that a thread packs at a time.
+const GROUP: usize = 8;
+/// Floats of a group of strips: lines of 16 have room for the rows of any tile.
+const A_FLOATS: usize = GROUP * 16 * AVX512.kc;
 /// Floats of a block of `b`.
 const B_FLOATS: usize = AVX512.kc * AVX512.nc;
 /// Rows of a bf16 result whose sums are in working space at a time.
 const SUM_ROWS: usize = 1024;
 
-/// Floats of working space a thread: a strip of `a`, and a tile at the edge of the result.
-pub(super) const SCRATCH_FLOATS: usize = STRIP * AVX512.kc + AVX512.mr * AVX512.nr;
+/// Floats of working space a thread: strips of `a`, and a tile at the edge of the result.
+pub(super) const SCRATCH_FLOATS: usize = A_FLOATS + AVX512.mr * AVX512.nr;
 /// Floats of working space that threads share: two blocks of `b`, and sums of a bf16 result.
 pub(super) const SHARED_FLOATS: usize = 2 * B_FLOATS + SUM_ROWS * AVX512.nc;
 
@@ -147,15 +149,20 @@ impl Cpu {
                     self.pool.barrier();
                 }
                 let strips = step.rows.len.div_ceil(mr);
+                let group = (strips / (4 * threads)).clamp(1, GROUP);
+                let groups = strips.div_ceil(group);
                 // Where rows are few, threads share a strip's panels.
-                let shares = (2 * threads).div_ceil(strips).min(step.columns.len.div_ceil(nr)).max(1);
+                let shares = (2 * threads).div_ceil(groups).min(step.columns.len.div_ceil(nr)).max(1);
                 loop {
                     let item = taken[s % 2].fetch_add(1, Ordering::Relaxed);
-                    if item >= strips * shares {
+                    if item >= groups * shares {
                         break;
                     }
                     let share = part(step.columns.len, shares, nr, item % shares);
-                    multiply_strip(family, product, step, item / shares, share, self.scratch_of(thread));
+                    let from = item / shares * group * mr;
+                    let rows =
+                        Stretch { from: step.rows.from + from, len: (group * mr).min(step.rows.len - from) };
+                    multiply_rows(family, product, step, rows, share, self.scratch_of(thread));
                 }
                 // All have left the step before: its count serves the step behind this one.
                 if thread == 0 {
@@ -219,12 +226,13 @@ fn pack_panel<C: Float>(family: Family, product: &Product<'_, C>, step: Step, pa
     by_family!(family, body, (product: &Product<'_, C>, step: Step, panel: usize))
 }
 
-/// Multiplies one strip of a step's rows by a share of its columns, and finishes its elements if these are their last sums.
-fn multiply_strip<C: Float>(
+/// Multiplies a group of strips, some of a step's rows, by a share of its columns, and finishes the elements if these are
+/// their last sums.
+fn multiply_rows<C: Float>(
     family: Family,
     product: &Product<'_, C>,
     step: Step,
-    strip: usize,
+    rows: Stretch,
     share: Stretch,
     scratch: &mut [f32],
 ) {
@@ -240,74 +248,96 @@ fn multiply_strip<C: Float>(
     >(
         product: &Product<'_, C>,
         step: Step,
-        strip: usize,
+        rows: Stretch,
         share: Stretch,
         scratch: &mut [f32],
     ) {
-        let (dims, k) = (product.dims, step.k);
-        let (first, rows) = (step.rows.from + strip * MR, MR.min(step.rows.len - strip * MR));
-        let from = step.columns.from + share.from;
-        let (strip, edge) = scratch.split_at_mut(STRIP * AVX512.kc);
-        pack_a::<LINE, KC>(product.a, first, rows, k, strip);
-        let (begins, ends) = (k.from == 0, k.from + k.len == dims.k);
-        // Sums are where the result is, or behind the blocks of `b`.
-        let (sums, ld) = if C::DTYPE == DType::F32 {
-            (product.c.at(first * dims.n + from).cast::<f32>(), dims.n)
-        } else {
-            let at = (first - step.rows.from) * AVX512.nc + share.from;
-            let sums = product.shared.at(2 * B_FLOATS + at);
-            if begins && product.accumulate {
-                for r in 0..rows {
-                    for j in 0..share.len {
-                        // SAFETY: this strip and share are this thread's until the next barrier.
-                        unsafe {
-                            *sums.add(r * AVX512.nc + j) =
-                                (*product.c.at((first + r) * dims.n + from + j)).wide()
-                        };
-                    }
-                }
-            }
-            (sums, AVX512.nc)
-        };
-        let fresh = begins && !product.accumulate;
-        let blocks = product.shared.at(step.buffer * B_FLOATS);
-        let a = strip.as_ptr();
-        for j in (0..share.len).step_by(NR) {
-            let b = blocks.wrapping_add((share.from + j) * KC).cast_const();
-            let (to, columns) = (sums.wrapping_add(j), NR.min(share.len - j));
-            if columns == NR {
-                let soon = (j + 2 * NR <= share.len).then(|| to.wrapping_add(NR).cast_const());
-                // SAFETY: `a` and `b` were packed for this stretch, and the strip of sums is this thread's.
-                unsafe {
-                    strip_tile::<V, MR, NV, NR, KC, LINE>(product.a, rows, k.len, a, b, (to, ld), fresh, soon)
-                };
-            } else {
-                let edge = &mut edge[..MR * NR];
-                // SAFETY: as above; the columns that there are are copied, the others belong to nobody.
-                unsafe {
-                    if !fresh {
-                        for r in 0..rows {
-                            to.wrapping_add(r * ld).copy_to(edge.as_mut_ptr().add(r * NR), columns);
-                        }
-                    }
-                    let c = (edge.as_mut_ptr(), NR);
-                    strip_tile::<V, MR, NV, NR, KC, LINE>(product.a, rows, k.len, a, b, c, fresh, None);
-                    for r in 0..rows {
-                        to.wrapping_add(r * ld).copy_from(edge.as_ptr().add(r * NR), columns);
-                    }
+        let (strips, edge) = scratch.split_at_mut(A_FLOATS);
+        pack_a::<V, MR, LINE, KC>(product.a, rows.from, rows.len, step.k, strips);
+        for (s, strip) in strips.chunks_exact(LINE * KC).enumerate().take(rows.len.div_ceil(MR)) {
+            let rows = Stretch { from: rows.from + s * MR, len: MR.min(rows.len - s * MR) };
+            multiply_strip::<C, V, MR, NV, NR, KC, LINE>(product, step, rows, share, strip, edge);
+        }
+    }
+    by_family!(family, body, (product: &Product<'_, C>, step: Step, rows: Stretch, share: Stretch, scratch: &mut [f32]))
+}
+
+/// Multiplies one strip, packed, by a share of a step's columns.
+#[inline(always)]
+fn multiply_strip<
+    C: Float,
+    V: Simd,
+    const MR: usize,
+    const NV: usize,
+    const NR: usize,
+    const KC: usize,
+    const LINE: usize,
+>(
+    product: &Product<'_, C>,
+    step: Step,
+    Stretch { from: first, len: rows }: Stretch,
+    share: Stretch,
+    strip: &[f32],
+    edge: &mut [f32],
+) {
+    let (dims, k) = (product.dims, step.k);
+    let from = step.columns.from + share.from;
+    let (begins, ends) = (k.from == 0, k.from + k.len == dims.k);
+    // Sums are where the result is, or behind the blocks of `b`.
+    let (sums, ld) = if C::DTYPE == DType::F32 {
+        (product.c.at(first * dims.n + from).cast::<f32>(), dims.n)
+    } else {
+        let at = (first - step.rows.from) * AVX512.nc + share.from;
+        let sums = product.shared.at(2 * B_FLOATS + at);
+        if begins && product.accumulate {
+            for r in 0..rows {
+                for j in 0..share.len {
+                    // SAFETY: this strip and share are this thread's until the next barrier.
+                    unsafe {
+                        *sums.add(r * AVX512.nc + j) = (*product.c.at((first + r) * dims.n + from + j)).wide()
+                    };
                 }
             }
         }
-        if ends && product.finish.needed() {
-            for r in 0..rows {
-                let (sums, row) = (sums.wrapping_add(r * ld).cast_const(), first + r);
-                let c = product.c.at(row * dims.n + from);
-                // SAFETY: as above.
-                unsafe { finish_row(&product.finish, sums, c, share.len, row, from) };
+        (sums, AVX512.nc)
+    };
+    let fresh = begins && !product.accumulate;
+    let blocks = product.shared.at(step.buffer * B_FLOATS);
+    let a = strip.as_ptr();
+    for j in (0..share.len).step_by(NR) {
+        let b = blocks.wrapping_add((share.from + j) * KC).cast_const();
+        let (to, columns) = (sums.wrapping_add(j), NR.min(share.len - j));
+        if columns == NR {
+            let soon = (j + 2 * NR <= share.len).then(|| to.wrapping_add(NR).cast_const());
+            // SAFETY: `a` and `b` were packed for this stretch, and the strip of sums is this thread's.
+            unsafe {
+                strip_tile::<V, MR, NV, NR, KC, LINE>(product.a, rows, k.len, a, b, (to, ld), fresh, soon)
+            };
+        } else {
+            let edge = &mut edge[..MR * NR];
+            // SAFETY: as above; the columns that there are are copied, the others belong to nobody.
+            unsafe {
+                if !fresh {
+                    for r in 0..rows {
+                        to.wrapping_add(r * ld).copy_to(edge.as_mut_ptr().add(r * NR), columns);
+                    }
+                }
+                let c = (edge.as_mut_ptr(), NR);
+                strip_tile::<V, MR, NV, NR, KC, LINE>(product.a, rows, k.len, a, b, c, fresh, None);
+                for r in 0..rows {
+                    to.wrapping_add(r * ld).copy_from(edge.as_ptr().add(r * NR), columns);
+                }
             }
         }
     }
-    by_family!(family, body, (product: &Product<'_, C>, step: Step, strip: usize, share: Stretch, scratch: &mut [f32]))
+    if ends && product.finish.needed() {
+        for r in 0..rows {
+            let (sums, row) = (sums.wrapping_add(r * ld).cast_const(), first + r);
+            let c = product.c.at(row * dims.n + from);
+            // SAFETY: as above.
+            unsafe { finish_row(&product.finish, sums, c, share.len, row, from) };
+        }
+    }
 }
 
 /// [`tile`] with as many rows as there are, `MR` at most, and `a` as [`pack_a`] left it.

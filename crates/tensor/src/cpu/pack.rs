@@ -35,6 +35,9 @@ macro_rules! elements {
     };
 }
 
+/// How many steps ahead of a strided copy its reads are fetched.
+const AHEAD: usize = 8;
+
 /// A stretch of the sums: from where, and how long.
 #[derive(Clone, Copy)]
 pub(super) struct Stretch {
@@ -42,10 +45,10 @@ pub(super) struct Stretch {
     pub(super) len: usize,
 }
 
-/// Copies `rows` rows from `first` on, those of `a`: where sums are contiguous, row by row, each at a multiple of `KC`; else
-/// step by step, each at a multiple of `LINE`.
+/// Copies `rows` rows of `a` from `first` on as strips of `MR` rows, one every `LINE * KC`: where sums are contiguous, row by
+/// row, each at a multiple of `KC`; else step by step, each at a multiple of `LINE`.
 #[inline(always)]
-pub(super) fn pack_a<const LINE: usize, const KC: usize>(
+pub(super) fn pack_a<V: Simd, const MR: usize, const LINE: usize, const KC: usize>(
     a: Operand<'_>,
     first: usize,
     rows: usize,
@@ -54,17 +57,23 @@ pub(super) fn pack_a<const LINE: usize, const KC: usize>(
 ) {
     elements!(a, data => {
         if a.step == 1 {
-            for (r, out) in out.chunks_exact_mut(KC).enumerate().take(rows) {
+            for r in 0..rows {
                 let from = (first + r) * a.row + k.from;
-                widen(&data[from..from + k.len], &mut out[..k.len]);
+                let to = r / MR * LINE * KC + r % MR * KC;
+                widen(&data[from..from + k.len], &mut out[to..to + k.len]);
             }
         } else {
-            for (q, out) in out.chunks_exact_mut(LINE).enumerate().take(k.len) {
+            for q in 0..k.len {
                 let from = first + (k.from + q) * a.step;
-                // What follows a row is read along where it is there: a copy of known length is faster, and no tile uses it.
-                match data.get(from..from + LINE) {
-                    Some(line) => widen(line, out),
-                    None => widen(&data[from..from + rows], &mut out[..rows]),
+                // All strips by one step: they share the cache lines that they are copied from.
+                for r in (0..rows).step_by(MR) {
+                    V::prefetch(data.as_ptr().wrapping_add(from + r + AHEAD * a.step).cast());
+                    let to = r / MR * LINE * KC + q * LINE;
+                    // What follows a row is read along where it is there: a copy of known length is faster, and no tile uses it.
+                    match data.get(from + r..from + r + LINE) {
+                        Some(line) => widen(line, &mut out[to..to + LINE]),
+                        None => widen(&data[from + r..from + rows], &mut out[to..to + rows - r]),
+                    }
                 }
             }
         }
@@ -88,6 +97,9 @@ pub(super) fn pack_b<V: Simd, const NR: usize>(
         } else {
             for (q, out) in out.chunks_exact_mut(NR).enumerate() {
                 let from = first + (k.from + q) * b.step;
+                for line in 0..(NR * size_of_val(&data[0])).div_ceil(64) {
+                    V::prefetch(data.as_ptr().wrapping_add(from + AHEAD * b.step).cast::<f32>().wrapping_add(line * 16));
+                }
                 if columns == NR {
                     widen(&data[from..from + NR], out);
                 } else {
