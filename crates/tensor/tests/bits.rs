@@ -149,9 +149,12 @@ proptest! {
 
 #[test]
 fn of_products_beyond_the_blocks() {
-    for (layout, m, n, k) in
-        [(MatmulLayout::Nt, 170, 40, 270), (MatmulLayout::Nn, 30, 270, 100), (MatmulLayout::Tn, 180, 260, 20)]
-    {
+    for (layout, m, n, k) in [
+        (MatmulLayout::Nt, 170, 40, 400),
+        (MatmulLayout::Nn, 30, 780, 100),
+        (MatmulLayout::Tn, 260, 260, 20),
+        (MatmulLayout::Nt, 1030, 20, 10),
+    ] {
         for types in [[DType::F32; 3], [DType::BF16; 3]] {
             same_everywhere(|d| matmul(d, layout, MatmulDims { m, n, k }, types, true, 9));
         }

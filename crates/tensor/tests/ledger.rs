@@ -74,8 +74,7 @@ fn train<D: Device>(device: &D, dims: AttentionDims, dtype: DType) -> Result<(),
     let layer = NormWeights { w: norm.view(), b: Some(bias.view()), eps: 1e-5 };
     let centred = ops::norm(device, x.view(), layer)?;
     let n = ops::norm(device, centred.y.view(), NormWeights { w: norm.view(), b: None, eps: 1e-5 })?;
-    let mut q = ops::copy_like(device, n.y.view())?;
-    ops::add_bias(device, q.view_mut(), bias.view())?;
+    let mut q = ops::affine(device, n.y.view(), w.view(), Some(bias.view()))?;
     ops::rope(device, q.view_mut(), ids.view(), angles.view(), false)?;
     let k = ops::linear(device, n.y.view(), w.view())?;
     let v = ops::linear(device, n.y.view(), Matrix { view: turned.view(), transposed: true })?;

@@ -84,8 +84,16 @@ fn placements<D: Device>(d: &D) -> Misfits {
         ("gelu: owed", ops::gelu(d, at(&x, OWED)).map(drop)),
         ("gelu backward: mixed", ops::gelu_backward(d, z.view_mut(), at(&x, HALF_COLUMNS))),
         ("add: owed to whole", ops::add(d, z.view_mut(), at(&x, OWED))),
-        ("bias: to a sum that is owed", ops::add_bias(d, into(&mut z, OWED), w.view())),
-        ("bias: whole to half a row", ops::add_bias(d, into(&mut z, HALF_COLUMNS), w.view())),
+        ("bias: to a sum that is owed", {
+            ops::affine(d, at(&x, HALF_COLUMNS), at(&y, HALF_COLUMNS), Some(w.view())).map(drop)
+        }),
+        ("bias: whole to half a row", ops::affine(d, x.view(), at(&y, HALF_ROWS), Some(w.view())).map(drop)),
+        ("gelu of a sum that is owed", {
+            ops::affine_gelu(d, at(&x, HALF_COLUMNS), at(&y, HALF_COLUMNS), None).map(drop)
+        }),
+        ("swiglu: whole by half", {
+            ops::affine_swiglu(d, x.view(), at(&y, HALF_ROWS), None, y.view()).map(drop)
+        }),
         ("bias backward: owed into whole", ops::bias_gradient(d, at(&x, HALF_ROWS), into(&mut dw, r), true)),
         ("bias backward: half into whole", {
             ops::bias_gradient(d, at(&x, HALF_COLUMNS), into(&mut dw, r), true)

@@ -44,7 +44,7 @@ fn types_of_layers<D: Device>(d: &D) -> Misfits {
         ("norm dx: result", ops::norm_input_gradient(d, x.view(), w.view(), &n, x.view(), low_y.view_mut())),
         ("norm dw: dy", ops::norm_weight_gradient(d, x.view(), &n, l.view(), dw.view_mut(), false)),
         ("norm dw: result", ops::norm_weight_gradient(d, x.view(), &n, x.view(), low_dw.view_mut(), false)),
-        ("bias", ops::add_bias(d, y.view_mut(), low_w.view())),
+        ("bias", ops::affine(d, x.view(), y.view(), Some(low_w.view())).map(drop)),
         ("bias backward", ops::bias_gradient(d, l.view(), low_dw.view_mut(), false)),
         ("cross_entropy", { ops::cross_entropy(d, low_y.view_mut(), ids(d, 4).view(), dw.view_mut(), None) }),
         ("sum_wide", ops::sum_wide(d, low_w.view(), 1.0, vector(d, &[0i64; 3]).view_mut())),

@@ -105,20 +105,6 @@ impl Pointwise for Cpu {
         for_float!(x, T => self.update(x.get::<T>(), y.get::<T>(), add));
     }
 
-    fn add_rows(&self, x: M<'_>, b: S<'_>) {
-        for_float!(x, T => {
-            let (x, b) = (x.get::<T>(), b.get::<T>());
-            let dim = b.len();
-            let (rows, x) = (x.len() / dim, Shared::of(x));
-            self.by_rows(rows, |first, n| {
-                // SAFETY: this task takes its own rows.
-                for row in unsafe { x.part(first * dim, n * dim) }.chunks_exact_mut(dim) {
-                    add(self.family, row, b);
-                }
-            });
-        });
-    }
-
     fn sum_rows(&self, x: S<'_>, out: M<'_>, accumulate: bool) {
         for_float!(x, T => {
             let x = x.get::<T>();

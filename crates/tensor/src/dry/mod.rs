@@ -144,7 +144,6 @@ impl Pointwise for Dry {
     fn gelu(&self, _: S<'_>, _: M<'_>) {}
     fn gelu_backward(&self, _: M<'_>, _: S<'_>) {}
     fn add(&self, _: M<'_>, _: S<'_>) {}
-    fn add_rows(&self, _: M<'_>, _: S<'_>) {}
     fn sum_rows(&self, _: S<'_>, _: M<'_>, _: bool) {}
     fn copy_columns(&self, _: S<'_>, _: Columns, _: M<'_>, _: Columns, _: usize) {}
     fn dropout(&self, _: M<'_>, _: Dropout<'_, DryBuf>) {}

@@ -155,19 +155,6 @@ pub fn add<D: Pointwise>(device: &D, x: ViewMut<'_, D>, y: View<'_, D>) -> Resul
     Ok(())
 }
 
-/// Adds the bias `b [out]` to every row of `x [tokens, out]`.
-///
-/// # Errors
-/// Shapes, types or placements that do not fit.
-pub fn add_bias<D: Pointwise>(device: &D, x: ViewMut<'_, D>, b: View<'_, D>) -> Result<(), Error> {
-    let fits = b.shape == Shape::vector(x.shape.cols()) && !b.shape.is_empty();
-    require(fits, "bias", &[x.shape, b.shape])?;
-    require_types("bias", &[x.dtype(), b.dtype()], &[])?;
-    rules::bias(&x.placements, &b.placements)?;
-    device.add_rows(x.slice, b.slice);
-    Ok(())
-}
-
 /// The gradient of a bias, the sum of the rows of `dy [tokens, out]`, added to `db` when `accumulate`.
 ///
 /// # Errors
