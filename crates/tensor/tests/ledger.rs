@@ -74,7 +74,9 @@ fn train<D: Device>(device: &D, dims: AttentionDims, dtype: DType) -> Result<(),
     let layer = NormWeights { w: norm.view(), b: Some(bias.view()), eps: 1e-5 };
     let centred = ops::norm(device, x.view(), layer)?;
     let n = ops::norm(device, centred.y.view(), NormWeights { w: norm.view(), b: None, eps: 1e-5 })?;
-    let mut q = ops::affine(device, n.y.view(), w.view(), Some(bias.view()))?;
+    let square = new(Shape::matrix(width, width), 0.1);
+    let (mut q, _) = ops::affine_gelu(device, n.y.view(), square.view(), Some(bias.view()))?;
+    drop(ops::affine_swiglu(device, n.y.view(), square.view(), None, q.view())?);
     ops::rope(device, q.view_mut(), ids.view(), angles.view(), false)?;
     let k = ops::linear(device, n.y.view(), w.view())?;
     let v = ops::linear(device, n.y.view(), Matrix { view: turned.view(), transposed: true })?;

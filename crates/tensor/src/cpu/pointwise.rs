@@ -12,15 +12,21 @@ impl Pointwise for Cpu {
     fn embedding(&self, ids: S<'_>, table: S<'_>, dim: usize, out: M<'_>, accumulate: bool) {
         for_float!(table, T => {
             let (ids, table, out) = (ids.get::<i32>(), table.get::<T>(), out.get::<T>());
-            for (id, row) in ids.iter().zip(out.chunks_exact_mut(dim)) {
-                let at = *id as usize * dim;
-                let found = &table[at..at + dim];
-                if accumulate {
-                    add(self.family, row, found);
-                } else {
-                    row.copy_from_slice(found);
+            assert_eq!(out.len(), ids.len() * dim, "rows of a lookup");
+            let out = Shared::of(out);
+            self.by_rows(ids.len(), |first, n| {
+                // SAFETY: this task takes its own rows.
+                let rows = unsafe { out.part(first * dim, n * dim) }.chunks_exact_mut(dim);
+                for (id, row) in ids[first..first + n].iter().zip(rows) {
+                    let at = *id as usize * dim;
+                    let found = &table[at..at + dim];
+                    if accumulate {
+                        add(self.family, row, found);
+                    } else {
+                        row.copy_from_slice(found);
+                    }
                 }
-            }
+            });
         });
     }
 
@@ -115,10 +121,16 @@ impl Pointwise for Cpu {
     fn copy_columns(&self, src: S<'_>, from: Columns, dst: M<'_>, to: Columns, cols: usize) {
         for_float!(src, T => {
             let (src, dst) = (src.get::<T>(), dst.get::<T>());
-            assert_eq!(src.len() / from.of, dst.len() / to.of, "rows to copy columns of");
-            for (src, dst) in src.chunks_exact(from.of).zip(dst.chunks_exact_mut(to.of)) {
-                dst[to.start..to.start + cols].copy_from_slice(&src[from.start..from.start + cols]);
-            }
+            let rows = src.len() / from.of;
+            assert_eq!(rows, dst.len() / to.of, "rows to copy columns of");
+            let dst = Shared::of(dst);
+            self.by_rows(rows, |first, n| {
+                // SAFETY: this task takes its own rows.
+                let dst = unsafe { dst.part(first * to.of, n * to.of) }.chunks_exact_mut(to.of);
+                for (src, dst) in src[first * from.of..].chunks_exact(from.of).zip(dst) {
+                    dst[to.start..to.start + cols].copy_from_slice(&src[from.start..from.start + cols]);
+                }
+            });
         });
     }
 
