@@ -18,6 +18,7 @@ mod simd;
 
 pub use family::Family;
 pub use memory::CpuBuf;
+pub use pool::allowed_cores;
 
 use crate::ledger::Charge;
 use crate::{Category, Description, Ledger, OutOfMemory, Slice, SliceMut};
@@ -91,8 +92,9 @@ impl Cpu {
         })
     }
 
-    /// Binds the device's threads to `cores`, one each; the calling thread is the first of them, and threads that it starts
-    /// afterwards inherit its core. Returns whether the operating system did it: not with fewer cores than threads.
+    /// Binds the device's threads to `cores`, one each, but for the calling thread, which is left the first of them: threads
+    /// that it starts for other things would inherit its core. Returns whether the operating system did it: not with fewer
+    /// cores than threads.
     pub fn pin(&self, cores: &[usize]) -> bool {
         self.pool.pin(cores)
     }

@@ -154,15 +154,15 @@ impl Pool {
         self.common.passed.wait(turn as u64);
     }
 
-    /// Binds thread `i` to core `cores[i]`, the calling thread, number 0, too; threads that it starts later inherit that.
-    /// Returns whether the operating system did it.
+    /// Binds worker `i` to core `cores[i]`; the calling thread, number 0, is left the first one, but not bound: threads that it
+    /// starts for other things would inherit that. Returns whether the operating system did it.
     pub(super) fn pin(&self, cores: &[usize]) -> bool {
         if cores.len() < self.threads {
             return false;
         }
         let bound = std::sync::atomic::AtomicBool::new(true);
         self.broadcast(&|thread| {
-            if !bind(cores[thread]) {
+            if thread > 0 && !bind(cores[thread]) {
                 bound.store(false, Ordering::Relaxed);
             }
         });
@@ -191,6 +191,23 @@ fn bind(core: usize) -> bool {
     }
 }
 
+/// The cores that the calling thread may run on, in ascending order; empty where the operating system does not say.
+pub fn allowed_cores() -> Vec<usize> {
+    #[cfg(target_os = "linux")]
+    {
+        // SAFETY: the set is plain data, for which zeros are valid, and lives through the calls; 0 is the calling thread.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) == 0 {
+                return (0..8 * size_of::<libc::cpu_set_t>())
+                    .filter(|core| libc::CPU_ISSET(*core, &set))
+                    .collect();
+            }
+        }
+    }
+    Vec::new()
+}
+
 impl Common {
     /// A worker's life.
     fn serve(&self, number: usize) {
@@ -215,5 +232,74 @@ impl Drop for Pool {
             // Workers catch what panics in them.
             let _ = worker.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_thread_carries_out_every_piece_of_work_once() {
+        for threads in [1, 2, 5] {
+            let pool = Pool::new(threads);
+            let done: Vec<AtomicUsize> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
+            for _ in 0..500 {
+                pool.broadcast(&|thread| {
+                    done[thread].fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            assert!(done.iter().all(|n| n.load(Ordering::Relaxed) == 500));
+        }
+    }
+
+    #[test]
+    fn nobody_passes_a_barrier_before_all_have_come() {
+        let pool = Pool::new(4);
+        let come = AtomicUsize::new(0);
+        pool.broadcast(&|thread| {
+            for turn in 1..=300 {
+                if (turn + thread) % 97 == 0 {
+                    // Long enough that the others fall asleep.
+                    std::thread::sleep(3 * SPIN);
+                }
+                come.fetch_add(1, Ordering::SeqCst);
+                pool.barrier();
+                assert!(come.load(Ordering::SeqCst) >= 4 * turn);
+                pool.barrier();
+            }
+        });
+        assert_eq!(come.into_inner(), 1200);
+    }
+
+    #[test]
+    fn what_panics_in_any_thread_panics_in_the_caller_and_the_pool_goes_on() {
+        let pool = Pool::new(3);
+        for bad in 0..3 {
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                pool.broadcast(&|thread| assert_ne!(thread, bad, "as it should"));
+            }));
+            assert!(outcome.is_err());
+        }
+        let done = AtomicUsize::new(0);
+        pool.broadcast(&|_| {
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(done.into_inner(), 3);
+    }
+
+    #[test]
+    fn threads_are_bound_to_the_cores_that_they_are_given() {
+        let cores = allowed_cores();
+        if cores.len() < 2 {
+            return;
+        }
+        let pool = Pool::new(2);
+        assert!(!pool.pin(&cores[..1]));
+        assert!(pool.pin(&cores[..2]));
+        pool.broadcast(&|thread| {
+            let allowed = allowed_cores();
+            assert_eq!(allowed, if thread == 0 { cores.clone() } else { vec![cores[1]] });
+        });
     }
 }
