@@ -1,8 +1,17 @@
 //! Where the parts of a tensor are, for each mesh axis.
 
-use crate::Axis;
+use crate::{Axis, Cut};
 use std::fmt;
 use thiserror::Error;
+
+/// What summands become when they are put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reduction {
+    /// Their sum.
+    Sum,
+    /// The largest of them.
+    Max,
+}
 
 /// Where a tensor is along one axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -10,23 +19,25 @@ pub enum Placement {
     /// Every rank holds all of it.
     #[default]
     Replicated,
-    /// Every rank holds an even part of this tensor dim.
-    Shard(u8),
-    /// Every rank holds a summand: the sum over the axis is still owed.
-    Partial,
+    /// Every rank holds a part of this tensor dim.
+    Shard(u8, Cut),
+    /// Every rank holds a summand: the reduction over the axis is still owed.
+    Partial(Reduction),
 }
 
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Placement::Replicated => write!(f, "replicated"),
-            Placement::Shard(dim) => write!(f, "sharded on dim {dim}"),
-            Placement::Partial => write!(f, "partial"),
+            Placement::Shard(dim, cut) => write!(f, "sharded on dim {dim} {cut}"),
+            Placement::Partial(Reduction::Sum) => write!(f, "partial (a sum is owed)"),
+            Placement::Partial(Reduction::Max) => write!(f, "partial (a maximum is owed)"),
         }
     }
 }
 
-/// A placement for each axis of the mesh, in [`Axis::ALL`]'s order.
+/// A placement for each axis of the mesh, in [`Axis::ALL`]'s order. A dim that several axes shard is cut by the first
+/// of them, and each part by the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Placements([Placement; 6]);
 
@@ -50,23 +61,25 @@ impl Placements {
     #[must_use]
     pub fn transposed(self) -> Self {
         Self(self.0.map(|p| match p {
-            Placement::Shard(dim) => Placement::Shard(1 - dim),
+            Placement::Shard(dim @ 0..=1, cut) => Placement::Shard(1 - dim, cut),
             p => p,
         }))
     }
 
-    /// Applies a rule to each axis.
+    /// Applies a rule to each axis. Operands have the names that the operation's documentation calls them by.
     pub(crate) fn per_axis<const N: usize>(
         operation: &'static str,
-        inputs: [&Placements; N],
-        rule: impl Fn([Placement; N]) -> Option<Placement>,
+        operands: [(&'static str, &Placements); N],
+        rule: impl Fn(Axis, [Placement; N]) -> Option<Placement>,
     ) -> Result<Placements, PlacementError> {
         let mut out = Placements::REPLICATED;
         for axis in Axis::ALL {
-            let found = inputs.map(|p| p.on(axis));
-            match rule(found) {
+            match rule(axis, operands.map(|(_, p)| p.on(axis))) {
                 Some(p) => out.0[axis as usize] = p,
-                None => return Err(PlacementError { operation, axis, found: found.to_vec() }),
+                None => {
+                    let found = operands.map(|(name, p)| (name, p.on(axis))).to_vec();
+                    return Err(PlacementError { operation, axis, found });
+                }
             }
         }
         Ok(out)
@@ -75,16 +88,16 @@ impl Placements {
 
 /// Placements that an operation cannot mix.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{operation}: on axis {} the operands are {}; no rule mixes these", axis.name(), list(found))]
+#[error("{operation}: on axis {}, {}; no rule mixes these", axis.name(), list(found))]
 pub struct PlacementError {
     /// Name of the operation.
     pub operation: &'static str,
     /// The axis on which the mix is illegal.
     pub axis: Axis,
-    /// Placements of the operands on that axis, in the operation's order.
-    pub found: Vec<Placement>,
+    /// Name and placement on that axis of each operand, in the operation's order.
+    pub found: Vec<(&'static str, Placement)>,
 }
 
-fn list(found: &[Placement]) -> String {
-    found.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+fn list(found: &[(&str, Placement)]) -> String {
+    found.iter().map(|(name, p)| format!("{name} is {p}")).collect::<Vec<_>>().join(", ")
 }

@@ -80,7 +80,14 @@ fn train<D: Device>(device: &D, dims: AttentionDims, dtype: DType) -> Result<(),
     let k = ops::linear(device, n.y.view(), w.view())?;
     let v = ops::linear(device, n.y.view(), Matrix { view: turned.view(), transposed: true })?;
     let positions = ids.view();
-    let input = Attended { q: q.view(), k: k.view(), v: v.view(), positions, dropout: Some(dropout) };
+    let input = Attended {
+        q: q.view(),
+        k: k.view(),
+        v: v.view(),
+        positions,
+        dropout: Some(dropout),
+        first_head: None,
+    };
     let f = ops::attention(device, dims, input)?;
     let (mut gate, mut up) = (ops::copy_like(device, f.out.view())?, f.out);
     ops::add(device, gate.view_mut(), q.view())?;
@@ -195,7 +202,7 @@ proptest! {
         let k = matrix(&device, batch * keys, &vec![0.0; batch * keys * kv_heads * head_dim]);
         let positions = vector(&device, &vec![0i32; batch * queries]);
         let input =
-            Attended { q: q.view(), k: k.view(), v: k.view(), positions: positions.view(), dropout: None };
+            Attended { q: q.view(), k: k.view(), v: k.view(), positions: positions.view(), dropout: None, first_head: None };
         let f = ops::attention(&device, dims, input).unwrap();
         // Scores, then values: a multiply-add a dim for each query and each key that it sees.
         let sees = |i: usize, l: usize| l <= ahead + i && window.is_none_or(|w| ahead + i - l < w);

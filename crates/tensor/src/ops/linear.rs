@@ -70,7 +70,7 @@ pub fn linear_into<'a, D: Linear + 'a>(
 ) -> Result<(), Error> {
     let w = w.into();
     let placements = rules::linear(&x.placements, &w.placements())?;
-    rules::accumulate("linear", &y.placements, &placements)?;
+    rules::accumulate("linear", ("y", &y.placements), &placements)?;
     let (k, n) = w.dims();
     let m = x.shape.rows();
     let fits = x.shape.cols() == k && y.shape == Shape::matrix(m, n);
@@ -111,7 +111,7 @@ pub fn linear_input_gradient_into<'a, D: Linear + 'a>(
     const NAME: &str = "linear backward for the input";
     let w = w.into();
     let placements = rules::linear_input_gradient(&dy.placements, &w.placements())?;
-    rules::accumulate(NAME, &dx.placements, &placements)?;
+    rules::accumulate(NAME, ("dx", &dx.placements), &placements)?;
     let (n, k) = w.dims();
     let m = dy.shape.rows();
     let fits = dy.shape.cols() == k && dx.shape == Shape::matrix(m, n);
@@ -136,7 +136,7 @@ pub fn linear_weight_gradient<D: Linear>(
 ) -> Result<(), Error> {
     const NAME: &str = "linear backward for the weight";
     let placements = rules::linear_weight_gradient(&dy.placements, &x.placements)?;
-    rules::accumulate(NAME, &dw.placements, &placements)?;
+    rules::accumulate(NAME, ("dw", &dw.placements), &placements)?;
     let (m, n, k) = (dy.shape.cols(), x.shape.cols(), dy.shape.rows());
     let fits = x.shape.rows() == k && dw.shape == Shape::matrix(m, n);
     require(fits, NAME, &[dy.shape, x.shape, dw.shape])?;

@@ -1,7 +1,7 @@
 //! Operands of zeros for operations that should refuse them, and the check that they do.
 
 use super::{upload, vector};
-use memwall_layout::{Axis, Placement, Placements};
+use memwall_layout::{Axis, Cut, Placement, Placements, Reduction};
 use memwall_tensor::device::Device;
 use memwall_tensor::{Error, Shape, Tensor, View, ViewMut};
 
@@ -11,9 +11,9 @@ pub type Said = Result<(), Error>;
 /// What operations said, by what was wrong.
 pub type Misfits = Vec<(&'static str, Said)>;
 
-pub const HALF_ROWS: Placement = Placement::Shard(0);
-pub const HALF_COLUMNS: Placement = Placement::Shard(1);
-pub const OWED: Placement = Placement::Partial;
+pub const HALF_ROWS: Placement = Placement::Shard(0, Cut::Even);
+pub const HALF_COLUMNS: Placement = Placement::Shard(1, Cut::Even);
+pub const OWED: Placement = Placement::Partial(Reduction::Sum);
 
 /// A matrix of zeros.
 pub fn m<D: Device>(device: &D, rows: usize, cols: usize) -> Tensor<D> {
