@@ -14,6 +14,9 @@ pub enum Cut {
     /// In twice as many equal parts as ranks, of which rank `r` of `n` holds the `r`-th and, behind it, the
     /// `(2n - 1 - r)`-th: so that each has as much to do under a causal mask (Llama 3, section 3.3.2).
     Zigzag,
+    /// Each rank holds this many elements of every run of as many for each rank: the heads of a rank, where a row is a
+    /// head, and each token's heads are sharded.
+    Strided(usize),
 }
 
 impl Cut {
@@ -24,17 +27,19 @@ impl Cut {
             Cut::Even => (len.checked_rem(ranks)? == 0).then(|| len / ranks),
             Cut::Padded(true_len) => (len == true_len && ranks > 0).then(|| len.div_ceil(ranks)),
             Cut::Zigzag => (len.checked_rem(2 * ranks)? == 0).then(|| len / ranks),
+            Cut::Strided(run) => (len.checked_rem(run * ranks)? == 0).then(|| len / ranks),
         }
     }
 
     /// The elements of a dim of `len` that rank `rank` of `ranks` holds, in the order in which it holds them; what is
     /// missing to [`Cut::local_len`] is zeros behind them. `None` when the dim cannot be cut so.
-    pub fn parts(self, len: usize, ranks: usize, rank: usize) -> Option<[Range<usize>; 2]> {
+    pub fn parts(self, len: usize, ranks: usize, rank: usize) -> Option<Vec<Range<usize>>> {
         let local = self.local_len(len, ranks)?;
         let part = |index: usize, size: usize| (index * size).min(len)..((index + 1) * size).min(len);
         Some(match self {
-            Cut::Even | Cut::Padded(_) => [part(rank, local), len..len],
-            Cut::Zigzag => [part(rank, local / 2), part(2 * ranks - 1 - rank, local / 2)],
+            Cut::Even | Cut::Padded(_) => vec![part(rank, local)],
+            Cut::Zigzag => vec![part(rank, local / 2), part(2 * ranks - 1 - rank, local / 2)],
+            Cut::Strided(run) => (0..local / run).map(|i| part(i * ranks + rank, run)).collect(),
         })
     }
 }
@@ -45,6 +50,7 @@ impl fmt::Display for Cut {
             Cut::Even => write!(f, "evenly"),
             Cut::Padded(len) => write!(f, "padded beyond {len}"),
             Cut::Zigzag => write!(f, "in zigzag"),
+            Cut::Strided(run) => write!(f, "in runs of {run}"),
         }
     }
 }
@@ -57,7 +63,7 @@ mod tests {
     fn every_element_is_held_once_and_every_rank_holds_as_many() {
         for ranks in 1..6 {
             for len in 0..40 {
-                for cut in [Cut::Even, Cut::Padded(len), Cut::Zigzag] {
+                for cut in [Cut::Even, Cut::Padded(len), Cut::Zigzag, Cut::Strided(1), Cut::Strided(3)] {
                     let Some(local) = cut.local_len(len, ranks) else {
                         assert!(cut.parts(len, ranks, 0).is_none());
                         continue;

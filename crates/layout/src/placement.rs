@@ -66,6 +66,27 @@ impl Placements {
         }))
     }
 
+    /// Of the same elements in rows of other length, where these are those of rows of `cols`: of each token's heads, say.
+    /// Rows that are sharded become rows that are whole on each rank; where several axes shard them, they stay as they
+    /// are, and what needs whole rows refuses them.
+    #[must_use]
+    pub fn in_rows_of(self, cols: usize, new_cols: usize) -> Self {
+        let sharded = self.0.iter().filter(|p| matches!(p, Placement::Shard(1, _))).count();
+        let divides = |a: usize, b: usize| sharded == 1 && a > 0 && b.is_multiple_of(a);
+        Self(self.0.map(|p| match p {
+            Placement::Shard(1, Cut::Even) if divides(new_cols, cols) => {
+                Placement::Shard(0, Cut::Strided(cols / new_cols))
+            }
+            Placement::Shard(0, Cut::Strided(run)) if run * cols == new_cols => {
+                Placement::Shard(1, Cut::Even)
+            }
+            Placement::Shard(0, Cut::Padded(len)) if new_cols > 0 => {
+                Placement::Shard(0, Cut::Padded(len * cols / new_cols))
+            }
+            p => p,
+        }))
+    }
+
     /// Applies a rule to each axis. Operands have the names that the operation's documentation calls them by.
     pub(crate) fn per_axis<const N: usize>(
         operation: &'static str,

@@ -4,7 +4,7 @@ use super::cut::Host;
 use super::proof::{Operand, Operation, Sizes};
 use crate::common::Stream;
 use memwall_tensor::ops::{self, NormWeights, Normed};
-use memwall_tensor::{Cpu, Shape, Tensor};
+use memwall_tensor::{Category, Cpu, DType, Shape, Tensor};
 
 fn reals(name: &'static str, shape: Shape, seed: u64) -> Operand {
     Operand::reals(name, shape, &mut Stream::new(seed))
@@ -32,6 +32,48 @@ fn norm() {
         }
         .prove(if bias { [(3, 321); 2] } else { [(3, 51); 2] });
     }
+}
+
+/// Dims of a head.
+const HEAD: usize = 4;
+
+#[test]
+fn norm_of_heads() {
+    Operation {
+        name: "norm",
+        operands: &|[tokens, ..]: Sizes| {
+            let x = reals("x", Shape::matrix(tokens, 6 * HEAD), 3);
+            vec![x, reals("w", Shape::vector(HEAD), 4)]
+        },
+        run: &|d, _, t| {
+            let weights = NormWeights { w: t[1].view(), b: None, eps: 1e-5 };
+            let Normed { y, rstd, .. } = ops::norm(d, t[0].view().in_rows_of(HEAD), weights)?;
+            Ok(vec![y.in_rows_of(t[0].shape().cols()), rstd])
+        },
+    }
+    // Heads that two axes shard.
+    .prove_but(1, [(4, 50); 2]);
+}
+
+#[test]
+fn weight_gradient_of_a_norm_of_heads() {
+    Operation {
+        name: "norm backward for the weight",
+        operands: &|[tokens, ..]: Sizes| {
+            let [x, dy] = ["x", "dy"].map(|n| numbers(n, Shape::matrix(tokens, 6 * HEAD), n.len() as u64));
+            vec![x, dy, numbers("dw", Shape::vector(HEAD), 5)]
+        },
+        run: &|d, _, t| {
+            let [x, dy, mut dw] = t.try_into().expect("three operands");
+            let (x, dy) = (x.view().in_rows_of(HEAD), dy.view().in_rows_of(HEAD));
+            let twos = vec![2.0; x.shape.rows()];
+            let rstd = Host::new(Shape::vector(twos.len()), DType::F32, twos).upload(d, x.placements);
+            let unread = Tensor::new(d, x.shape, DType::F32, x.placements, Category::Activations)?;
+            ops::norm_weight_gradient(d, x, &normed(unread, rstd, None), dy, dw.view_mut(), true)?;
+            Ok(vec![dw])
+        },
+    }
+    .prove_but(1, [(4, 482); 2]);
 }
 
 /// What a forward yielded, with `y` in the place of the rows that no gradient reads.
