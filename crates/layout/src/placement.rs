@@ -39,31 +39,45 @@ impl fmt::Display for Placement {
 /// A placement for each axis of the mesh, in [`Axis::ALL`]'s order. A dim that several axes shard is cut by the first
 /// of them, and each part by the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Placements([Placement; 6]);
+pub struct Placements {
+    on: [Placement; 6],
+    /// A bit for each axis along which it is not replicated: most are, and rules need not look at them.
+    placed: u8,
+}
 
 impl Placements {
     /// Replicated on every axis: the placement of everything on one device.
-    pub const REPLICATED: Placements = Placements([Placement::Replicated; 6]);
+    pub const REPLICATED: Placements = Placements { on: [Placement::Replicated; 6], placed: 0 };
 
     /// The placement along `axis`.
     pub fn on(&self, axis: Axis) -> Placement {
-        self.0[axis as usize]
+        self.on[axis as usize]
     }
 
     /// The same, but `placement` along `axis`.
     #[must_use]
     pub fn with(mut self, axis: Axis, placement: Placement) -> Self {
-        self.0[axis as usize] = placement;
+        let bit = 1 << axis as u8;
+        self.placed = if placement == Placement::Replicated { self.placed & !bit } else { self.placed | bit };
+        self.on[axis as usize] = placement;
         self
     }
 
     /// Of a matrix's transpose, where these are the matrix's.
     #[must_use]
     pub fn transposed(self) -> Self {
-        Self(self.0.map(|p| match p {
+        self.map(|p| match p {
             Placement::Shard(dim @ 0..=1, cut) => Placement::Shard(1 - dim, cut),
             p => p,
-        }))
+        })
+    }
+
+    /// Each placement that is not replicated, changed to another such.
+    fn map(mut self, change: impl Fn(Placement) -> Placement) -> Self {
+        if self.placed != 0 {
+            self.on = self.on.map(change);
+        }
+        self
     }
 
     /// Of the same elements in rows of other length, where these are those of rows of `cols`: of each token's heads, say.
@@ -71,9 +85,9 @@ impl Placements {
     /// are, and what needs whole rows refuses them.
     #[must_use]
     pub fn in_rows_of(self, cols: usize, new_cols: usize) -> Self {
-        let sharded = self.0.iter().filter(|p| matches!(p, Placement::Shard(1, _))).count();
+        let sharded = self.on.iter().filter(|p| matches!(p, Placement::Shard(1, _))).count();
         let divides = |a: usize, b: usize| sharded == 1 && a > 0 && b.is_multiple_of(a);
-        Self(self.0.map(|p| match p {
+        self.map(|p| match p {
             Placement::Shard(1, Cut::Even) if divides(new_cols, cols) => {
                 Placement::Shard(0, Cut::Strided(cols / new_cols))
             }
@@ -84,19 +98,21 @@ impl Placements {
                 Placement::Shard(0, Cut::Padded(len * cols / new_cols))
             }
             p => p,
-        }))
+        })
     }
 
-    /// Applies a rule to each axis. Operands have the names that the operation's documentation calls them by.
+    /// Applies a rule to each axis. Operands have the names that the operation's documentation calls them by. Where all
+    /// are replicated, so is the result, whatever the rule.
     pub(crate) fn per_axis<const N: usize>(
         operation: &'static str,
         operands: [(&'static str, &Placements); N],
         rule: impl Fn(Axis, [Placement; N]) -> Option<Placement>,
     ) -> Result<Placements, PlacementError> {
         let mut out = Placements::REPLICATED;
-        for axis in Axis::ALL {
+        let placed = operands.iter().fold(0, |bits, (_, p)| bits | p.placed);
+        for axis in Axis::ALL.into_iter().filter(|axis| placed & 1 << *axis as u8 != 0) {
             match rule(axis, operands.map(|(_, p)| p.on(axis))) {
-                Some(p) => out.0[axis as usize] = p,
+                Some(p) => out = out.with(axis, p),
                 None => {
                     let found = operands.map(|(name, p)| (name, p.on(axis))).to_vec();
                     return Err(PlacementError { operation, axis, found });

@@ -7,6 +7,7 @@ use memwall_layout::Placements;
 use memwall_tensor::device::{AdamW, AttentionDims, Device, Dropout, Memory};
 use memwall_tensor::fixed::Wide;
 use memwall_tensor::ops::{Attended, Matrix, NormWeights};
+use memwall_tensor::queued::Queued;
 use memwall_tensor::{Category, Cpu, DType, Description, Error, Event, LedgerState, Shape, Tensor, ops};
 use proptest::prelude::*;
 
@@ -173,7 +174,7 @@ proptest! {
     }
 
     #[test]
-    fn training_leaves_the_same_account_on_both_devices(
+    fn training_leaves_the_same_account_on_all_devices(
         batch in 1usize..3, queries in 1usize..20, kv_heads in 1usize..3, group in 1usize..3,
         half in 1usize..8, window in prop::option::of(1usize..20), dtype in prop::sample::select(&FLOATS[..]),
         threads in 1usize..=3,
@@ -185,7 +186,14 @@ proptest! {
         dry.ledger().record();
         train(&real, dims, dtype).unwrap();
         train(&dry, dims, dtype).unwrap();
-        prop_assert_eq!(real.ledger().recorded(), dry.ledger().recorded());
+        let queued = Queued::new(Description { threads }, BUDGET, queries as u64).unwrap();
+        queued.ledger().record();
+        train(&queued, dims, dtype).unwrap();
+        prop_assert_eq!(queued.faults(), []);
+        let events = dry.ledger().recorded();
+        prop_assert_eq!(&real.ledger().recorded(), &events);
+        prop_assert_eq!(&queued.ledger().recorded(), &events);
+        prop_assert_eq!(queued.ledger().state(), dry.ledger().state());
         prop_assert_eq!(real.ledger().state(), dry.ledger().state());
         prop_assert_eq!(real.ledger().state().live.total(), scratch(threads));
     }
