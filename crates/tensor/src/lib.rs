@@ -5,6 +5,7 @@
 //! - [`Device`] is what a device must do: allocate, and a decoder's operations with their backward.
 //! - [`Cpu`] computes. [`Dry`] allocates and counts, and never computes: the same program on it predicts
 //!   what the program on `Cpu` will cost.
+//! - `queued::Queued`, for tests alone (feature `queued`), computes what [`Cpu`] does, later and on queues, as a GPU would.
 //! - [`Ledger`] charges every allocation to a [`Category`] and enforces the budget; its [`Arena`] decides
 //!   offsets by one pure piece of code, so that a prediction covers fragmentation too.
 
@@ -20,6 +21,8 @@ mod float;
 mod ledger;
 pub mod math;
 pub mod ops;
+#[cfg(feature = "queued")]
+pub mod queued;
 mod slice;
 mod tensor;
 

@@ -20,7 +20,7 @@ fn attention_of<D: Device>(
     let (positions, keys) = (ids(d, positions), keys.map(|n| vector(d, &vec![0i64; n])));
     let dropout = keys.as_ref().map(|keys| Dropout { keys: keys.view().slice, salt: 0, rate: 0.5 });
     let positions = positions.view();
-    let input = Attended { q: q.view(), k: k.view(), v: v.view(), positions, dropout };
+    let input = Attended { q: q.view(), k: k.view(), v: v.view(), positions, dropout, first_head: None };
     ops::attention(d, dims, input).map(drop)
 }
 
@@ -66,8 +66,14 @@ fn shapes_of_attention<D: Device>(d: &D) -> Misfits {
         let (places, saved_places) = (ids(d, 6), ids(d, sq));
         let (q, k) = (m(d, q[0], q[1]), m(d, k[0], k[1]));
         let attend = |q: &Tensor<D>, k: &Tensor<D>, places: &Tensor<D>, f: Option<&AttentionForward<D>>| {
-            let input =
-                Attended { q: q.view(), k: k.view(), v: k.view(), positions: places.view(), dropout: None };
+            let input = Attended {
+                q: q.view(),
+                k: k.view(),
+                v: k.view(),
+                positions: places.view(),
+                dropout: None,
+                first_head: None,
+            };
             match f {
                 None => ops::attention(d, saved, input).map(Some),
                 Some(f) => {

@@ -57,7 +57,8 @@ fn types_of_attention<D: Device>(d: &D) -> Misfits {
     let (float_places, short_keys) = (v(d, 4), ids(d, 1));
     let zeros = |keys| Some(Dropout { keys, salt: 0, rate: 0.5 });
     let dropout = zeros(keys.view().slice);
-    let input = Attended { q: x.view(), k: x.view(), v: x.view(), positions: t.view(), dropout };
+    let input =
+        Attended { q: x.view(), k: x.view(), v: x.view(), positions: t.view(), dropout, first_head: None };
     let low_input = Attended { q: l.view(), k: l.view(), v: l.view(), ..input };
     let backward = |input, f: &AttentionForward<D>, dout: &Tensor<D>| {
         ops::attention_backward(d, a, input, f, dout.view()).map(drop)

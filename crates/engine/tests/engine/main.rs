@@ -11,6 +11,7 @@ mod laws;
 mod packing;
 mod precision;
 mod predicted;
+mod queued;
 mod reference;
 mod resume;
 mod slopes;

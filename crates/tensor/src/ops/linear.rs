@@ -110,7 +110,7 @@ pub fn affine_gelu<'a, D: Linear + 'a>(
 ) -> Result<(Tensor<D>, Tensor<D>), Error> {
     let w = w.into();
     let mut y = result(device, x, &w, b)?;
-    let placements = rules::elementwise("gelu", [&y.placements()])?;
+    let placements = rules::elementwise("gelu", [("the product", &y.placements())])?;
     let mut out = activation(device, y.dtype(), y.shape(), placements)?;
     let gelu = Activation::Gelu { out: out.view_mut().slice };
     product(device, x, w, b, Some(gelu), y.view_mut(), false)?;
@@ -130,9 +130,10 @@ pub fn affine_swiglu<'a, D: Linear + 'a>(
 ) -> Result<(Tensor<D>, Tensor<D>), Error> {
     let w = w.into();
     let mut y = result(device, x, &w, b)?;
+    let placements =
+        rules::elementwise("swiglu", [("gate", &gate.placements), ("the product", &y.placements())])?;
     require(gate.shape == y.shape(), "swiglu", &[gate.shape, y.shape()])?;
     require_types("swiglu", &[gate.dtype(), y.dtype()], &[])?;
-    let placements = rules::elementwise("swiglu", [&gate.placements, &y.placements()])?;
     let mut out = activation(device, y.dtype(), y.shape(), placements)?;
     let swiglu = Activation::Swiglu { gate: gate.slice, out: out.view_mut().slice };
     product(device, x, w, b, Some(swiglu), y.view_mut(), false)?;
@@ -168,7 +169,7 @@ fn product<D: Linear>(
     y: ViewMut<'_, D>,
     accumulate: bool,
 ) -> Result<(), Error> {
-    rules::accumulate("linear", &y.placements, &placed(x, &w, b)?)?;
+    rules::accumulate("linear", ("y", &y.placements), &placed(x, &w, b)?)?;
     let (k, n) = w.dims();
     let m = x.shape.rows();
     let fits = x.shape.cols() == k && y.shape == Shape::matrix(m, n);
@@ -214,7 +215,7 @@ pub fn linear_input_gradient_into<'a, D: Linear + 'a>(
     const NAME: &str = "linear backward for the input";
     let w = w.into();
     let placements = rules::linear_input_gradient(&dy.placements, &w.placements())?;
-    rules::accumulate(NAME, &dx.placements, &placements)?;
+    rules::accumulate(NAME, ("dx", &dx.placements), &placements)?;
     let (n, k) = w.dims();
     let m = dy.shape.rows();
     let fits = dy.shape.cols() == k && dx.shape == Shape::matrix(m, n);
@@ -246,7 +247,7 @@ pub fn linear_weight_gradient<D: Linear>(
 ) -> Result<(), Error> {
     const NAME: &str = "linear backward for the weight";
     let placements = rules::linear_weight_gradient(&dy.placements, &x.placements)?;
-    rules::accumulate(NAME, &dw.placements, &placements)?;
+    rules::accumulate(NAME, ("dw", &dw.placements), &placements)?;
     let (m, n, k) = (dy.shape.cols(), x.shape.cols(), dy.shape.rows());
     let fits = x.shape.rows() == k && dw.shape == Shape::matrix(m, n);
     require(fits, NAME, &[dy.shape, x.shape, dw.shape])?;

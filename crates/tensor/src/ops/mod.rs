@@ -4,6 +4,7 @@ mod attention;
 mod linear;
 mod loss;
 mod norms;
+mod optimizer;
 mod pointwise;
 
 pub use attention::{Attended, AttentionForward, AttentionGradients, attention, attention_backward};
@@ -13,6 +14,7 @@ pub use linear::{
 };
 pub use loss::{cross_entropy, sum_wide};
 pub use norms::{NormWeights, Normed, norm, norm_input_gradient, norm_weight_gradient};
+pub use optimizer::{Stepped, accumulate, adamw, clip_factor, sum_squares};
 pub use pointwise::{
     add, add_embedding, bias_gradient, columns, copy_like, dropout, embedding, embedding_gradient, gelu,
     gelu_backward, rope, set_columns, swiglu, swiglu_backward,
