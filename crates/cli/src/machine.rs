@@ -1,6 +1,6 @@
 //! What this machine has: cores, memory, and how fast it multiplies matrices.
 
-use memwall_tensor::device::{Linear, MatmulDims, MatmulLayout, Memory};
+use memwall_tensor::device::{Epilogue, Linear, MatmulDims, MatmulLayout, Memory};
 use memwall_tensor::{Category, Cpu, DType, Description, OutOfMemory, Slice, SliceMut};
 use std::fs::read_to_string;
 use std::time::{Duration, Instant};
@@ -50,7 +50,14 @@ pub(crate) fn gemm_peak(description: Description) -> Result<f64, OutOfMemory> {
     let start = Instant::now();
     while start.elapsed() < Duration::from_millis(400) {
         let t = Instant::now();
-        device.matmul(MatmulLayout::Nt, dims, Slice::all(&a), Slice::all(&b), SliceMut::all(&mut c), false);
+        device.matmul(
+            MatmulLayout::Nt,
+            dims,
+            Slice::all(&a),
+            Slice::all(&b),
+            SliceMut::all(&mut c),
+            Epilogue::store(),
+        );
         best = best.min(t.elapsed());
     }
     Ok(2.0 * (N as f64).powi(3) / best.as_secs_f64())

@@ -79,6 +79,11 @@ pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
     );
 
     let device = Cpu::new(setup.description, setup.budget).map_err(|e| Failure::Failed(e.to_string()))?;
+    // With fewer threads than cores, which cores they should have is nobody's to say: another run may be on the first ones.
+    let cores = memwall_tensor::allowed_cores();
+    if cores.len() == setup.description.threads {
+        device.pin(&cores);
+    }
     let required = setup.job.memory.exact == Exactness::Require;
     let mut exact = Exact::new(device.ledger().clone(), required);
     let rank = exact.during("at the start", &prediction.events.init, 1, || {

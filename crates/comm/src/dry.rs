@@ -77,6 +77,7 @@ mod tests {
     use super::*;
     use crate::Solo;
     use memwall_layout::Placements;
+    use memwall_tensor::queued::Queued;
     use memwall_tensor::{Category, Cpu, DType, Description, Dry, Shape};
 
     fn scalars<D: Memory>(d: &D, n: usize) -> Tensor<D> {
@@ -98,13 +99,17 @@ mod tests {
 
     #[test]
     fn solo_gives_back_what_it_got() {
-        let d = Cpu::new(Description { threads: 1 }, 1 << 20).unwrap();
-        let mut t = scalars(&d, 3);
-        d.write(t.view_mut().slice, bytemuck::cast_slice(&[1i64, 2, 3]));
-        let p = Group::<Cpu>::start(&Solo, Collective::AllReduce, t).unwrap();
-        let t = Group::<Cpu>::wait(&Solo, p).unwrap();
-        let mut back = [0i64; 3];
-        d.read(t.view().slice, bytemuck::cast_slice_mut(&mut back));
-        assert_eq!(back, [1, 2, 3]);
+        fn check<D: Memory>(d: &D) {
+            let mut t = scalars(d, 3);
+            d.write(t.view_mut().slice, bytemuck::cast_slice(&[1i64, 2, 3]));
+            let p = Group::<D>::start(&Solo, Collective::AllReduce, t).unwrap();
+            let t = Group::<D>::wait(&Solo, p).unwrap();
+            let mut back = [0i64; 3];
+            d.read(t.view().slice, bytemuck::cast_slice_mut(&mut back));
+            assert_eq!(back, [1, 2, 3]);
+        }
+        let description = Description { threads: 1 };
+        check(&Cpu::new(description, 1 << 20).unwrap());
+        check(&Queued::new(description, 1 << 20, 1).unwrap());
     }
 }

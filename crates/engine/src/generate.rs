@@ -77,8 +77,8 @@ impl<D: Device> Generator<D> {
                 let out = block.attention.attend_cached(device, seq, new.q.view(), k, v)?;
                 let stream = ops::copy_like(device, x.view())?;
                 let middle = block.attention.add(device, &w, seq, out.view(), stream)?;
-                let inner = block.mlp.inner(device, &w, middle.view())?;
-                block.mlp.add(device, &w, seq, &inner, middle)
+                let (_, activated) = block.mlp.inner(device, &w, middle.view())?;
+                block.mlp.add(device, &w, seq, activated.view(), middle)
             };
             x = pass().in_unit(i + 1)?;
         }

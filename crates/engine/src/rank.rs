@@ -9,10 +9,11 @@ use crate::unit::LossSum;
 use crate::weights::{initialize, zeroed};
 use crate::{EngineError, Keep, Weights};
 use memwall_comm::{Collective, Group};
-use memwall_layout::{Placements, rules};
+use memwall_layout::Placements;
 use memwall_model::{ModelSpec, ParamId};
 use memwall_tensor::device::{AdamW, Device};
 use memwall_tensor::fixed::{self, Wide};
+use memwall_tensor::ops::{self, Stepped};
 use memwall_tensor::{Category, DType, Float, Phase, Shape, Slice, SliceMut, Tensor, bf16};
 
 /// One rank's whole state. It is a value, and may be sent to another thread.
@@ -279,7 +280,7 @@ impl<D: Device> Rank<D> {
         let mut sums = self.sums.take().expect("no collective is under way");
         if self.written.iter().any(|w| *w) {
             for g in &self.gradients {
-                self.device.sum_squares(g.view().slice, sums.view_mut().rows(Wide::LEN, Wide::LEN).slice);
+                ops::sum_squares(&self.device, g.view(), sums.view_mut().rows(Wide::LEN, Wide::LEN))?;
             }
         }
         let pending = self.group.start(Collective::AllReduce, sums)?;
@@ -290,9 +291,9 @@ impl<D: Device> Rank<D> {
     /// Clips and updates every parameter.
     pub(crate) fn update(&mut self, learning_rate: f64) -> Result<(), EngineError> {
         let sums = self.sums.as_ref().expect("no collective is under way");
-        let squares = sums.view().rows(Wide::LEN, Wide::LEN).slice;
+        let squares = sums.view().rows(Wide::LEN, Wide::LEN);
         let limit = self.settings.clip.map(|c| c as f32);
-        self.device.clip_factor(squares, limit, self.clip.view_mut().slice);
+        ops::clip_factor(&self.device, squares, limit, self.clip.view_mut())?;
         let o = self.settings.optimizer;
         for unit in 0..self.gradients.len() {
             for i in 0..self.weights.layout().units[unit].segments.len() {
@@ -303,7 +304,6 @@ impl<D: Device> Rank<D> {
                     Some(masters) => (&mut masters[unit], Some(self.weights.flat_mut(unit))),
                     None => (self.weights.flat_mut(unit), None),
                 };
-                rules::optimizer(&w.placements(), &g.placements()).map_err(memwall_tensor::Error::from)?;
                 let settings = AdamW {
                     learning_rate,
                     beta1: o.beta1,
@@ -313,15 +313,14 @@ impl<D: Device> Rank<D> {
                     step: self.step + 1,
                 };
                 let n = s.shape.len();
-                self.device.adamw(
-                    settings,
-                    self.clip.view().slice,
-                    g.view().slice.part(s.offset, n),
-                    w.view_mut().slice.part(s.offset, n),
-                    self.first[unit].view_mut().slice.part(s.offset, n),
-                    self.second[unit].view_mut().slice.part(s.offset, n),
-                    rounded.as_mut().map(|r| r.view_mut().slice.part(s.offset, n)),
-                );
+                let stepped = Stepped {
+                    parameter: w.view_mut().rows(s.offset, n),
+                    first: self.first[unit].view_mut().rows(s.offset, n),
+                    second: self.second[unit].view_mut().rows(s.offset, n),
+                    rounded: rounded.as_mut().map(|r| r.view_mut().rows(s.offset, n)),
+                };
+                let gradient = g.view().rows(s.offset, n);
+                ops::adamw(&self.device, settings, self.clip.view(), gradient, stepped).in_unit(unit)?;
             }
         }
         Ok(())

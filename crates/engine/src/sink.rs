@@ -4,7 +4,7 @@ use crate::FlatLayout;
 use memwall_layout::Placements;
 use memwall_model::ParamId;
 use memwall_tensor::device::Device;
-use memwall_tensor::{Category, DType, Error, Tensor, ViewMut};
+use memwall_tensor::{Category, DType, Error, Tensor, View, ViewMut, ops};
 
 /// Takes the gradient of each use of each parameter and adds it to what the step has so far.
 ///
@@ -41,15 +41,17 @@ impl<'a, D: Device> GradSink<'a, D> {
     ) -> Result<(), Error> {
         let (unit, s) = self.layout.place(param);
         let placements: Placements = self.gradients[unit].placements();
-        let sum = self.gradients[unit].view_mut().slice.part(s.offset, s.shape.len());
+        let n = s.shape.len();
+        let sum = self.gradients[unit].view_mut().rows(s.offset, n);
         let seen = std::mem::replace(&mut self.written[param.0], true);
         if sum.dtype() == DType::F32 {
-            compute(ViewMut { slice: sum, shape: s.shape, placements }, seen)?;
+            compute(ViewMut { shape: s.shape, ..sum }, seen)?;
         } else {
             self.device.ledger().operation("weight gradient");
             let mut leaf = Tensor::new(self.device, s.shape, DType::F32, placements, Category::Workspace)?;
             compute(leaf.view_mut(), false)?;
-            self.device.accumulate(leaf.view().slice, sum, !seen);
+            let flat = View { shape: sum.shape, ..leaf.view() };
+            ops::accumulate(self.device, flat, sum, !seen)?;
         }
         Ok(())
     }

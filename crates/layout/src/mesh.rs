@@ -32,6 +32,11 @@ impl Axis {
             Axis::Ep => "ep",
         }
     }
+
+    /// Whether ranks along it hold different sequences, and each holds them whole.
+    pub const fn is_data(self) -> bool {
+        matches!(self, Axis::DpReplicate | Axis::DpShard | Axis::Ep)
+    }
 }
 
 /// Number of ranks along each axis. `ep` is a view of the data axes, not a factor of the world.

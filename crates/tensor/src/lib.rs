@@ -5,6 +5,7 @@
 //! - [`Device`] is what a device must do: allocate, and a decoder's operations with their backward.
 //! - [`Cpu`] computes. [`Dry`] allocates and counts, and never computes: the same program on it predicts
 //!   what the program on `Cpu` will cost.
+//! - `queued::Queued`, for tests alone (feature `queued`), computes what [`Cpu`] does, later and on queues, as a GPU would.
 //! - [`Ledger`] charges every allocation to a [`Category`] and enforces the budget; its [`Arena`] decides
 //!   offsets by one pure piece of code, so that a prediction covers fragmentation too. It knows the [`Moment`].
 
@@ -23,13 +24,15 @@ mod ledger;
 pub mod math;
 mod moment;
 pub mod ops;
+#[cfg(feature = "queued")]
+pub mod queued;
 mod slice;
 mod tensor;
 
 pub use account::{Account, Block, Change, Event, LedgerState, OutOfMemory};
 pub use arena::Arena;
 pub use category::{ByCategory, Category};
-pub use cpu::{Cpu, Family};
+pub use cpu::{Cpu, Family, allowed_cores};
 pub use device::Device;
 pub use dry::{Dry, Flops};
 pub use dtype::DType;
@@ -49,12 +52,9 @@ pub struct Description {
 }
 
 impl Description {
-    /// Bytes of working space that the kernels of one thread need: packed operands of a matrix product, or
-    /// the tiles of attention, whichever is more.
-    pub const SCRATCH_BYTES_PER_THREAD: usize = cpu::SCRATCH_FLOATS * 4;
-
-    /// Bytes of working space, reserved when the device is made.
+    /// Bytes of working space, reserved when the device is made: packed blocks of a matrix product, which threads share, and
+    /// for each of them a strip of an operand or the tiles of attention, whichever is more.
     pub fn scratch_bytes(&self) -> usize {
-        self.threads * Self::SCRATCH_BYTES_PER_THREAD
+        (cpu::SHARED_FLOATS + self.threads * cpu::SCRATCH_FLOATS) * 4
     }
 }

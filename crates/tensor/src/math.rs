@@ -95,6 +95,34 @@ pub fn sum16(n: usize, f: impl Fn(usize) -> f32) -> f32 {
     tree(acc)
 }
 
+/// Largest of `x`; what is not a number does not count. Lane by lane, since one chain of comparisons waits for itself.
+#[inline(always)]
+pub fn max16(x: &[f32]) -> f32 {
+    let mut top = [f32::NEG_INFINITY; 16];
+    let chunks = x.chunks_exact(16);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for (t, x) in top.iter_mut().zip(chunk) {
+            *t = if *x > *t { *x } else { *t };
+        }
+    }
+    top.iter().chain(rest).fold(f32::NEG_INFINITY, |m, x| m.max(*x))
+}
+
+/// Sum of the squares of `x`, each exact, in the order of [`sum16`].
+#[inline(always)]
+pub fn squares16(x: &[f32]) -> f64 {
+    let mut acc = [0f64; 16];
+    let chunks = x.chunks_exact(16);
+    let rest = chunks.remainder();
+    for chunk in chunks.chain(std::iter::once(rest)) {
+        for (a, x) in acc.iter_mut().zip(chunk) {
+            *a = f64::from(*x).mul_add(f64::from(*x), *a);
+        }
+    }
+    tree(acc)
+}
+
 /// Dot product in [`sum16`]'s order, with fused multiply-adds.
 #[inline(always)]
 pub fn dot16<A: Float, B: Float>(a: &[A], b: &[B]) -> f32 {
@@ -114,7 +142,7 @@ pub fn dot16<A: Float, B: Float>(a: &[A], b: &[B]) -> f32 {
 }
 
 #[inline(always)]
-fn tree(mut acc: [f32; 16]) -> f32 {
+fn tree<T: Copy + std::ops::AddAssign>(mut acc: [T; 16]) -> T {
     let mut width = 8;
     while width > 0 {
         for l in 0..width {
@@ -191,6 +219,9 @@ mod tests {
             prop_assert!((f64::from(sum16(xs.len(), |i| xs[i])) - want).abs() < 1e-5);
             let want: f64 = xs.iter().map(|x| f64::from(*x).powi(2)).sum();
             prop_assert!((f64::from(dot16(&xs, &xs)) - want).abs() < 1e-5);
+            prop_assert!((squares16(&xs) - want).abs() < 1e-13);
+            let largest = xs.iter().fold(f32::NEG_INFINITY, |m, x| m.max(*x));
+            prop_assert_eq!(max16(&xs), largest);
         }
     }
 

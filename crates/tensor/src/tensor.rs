@@ -139,7 +139,8 @@ impl<D: Memory> Tensor<D> {
     /// As [`View::in_rows_of`].
     #[must_use]
     pub fn in_rows_of(self, cols: usize) -> Self {
-        Self { shape: self.shape.in_rows_of(cols), ..self }
+        let placements = self.placements.in_rows_of(self.shape.cols(), cols);
+        Self { shape: self.shape.in_rows_of(cols), placements, ..self }
     }
 
     /// Dims.
@@ -164,13 +165,14 @@ impl<'a, D: Memory> View<'a, D> {
         self.slice.dtype()
     }
 
-    /// The same elements as rows of `cols`: the heads of each token, say.
+    /// The same elements as rows of `cols`: the heads of each token, say, sharded as they were.
     ///
     /// # Panics
     /// When they are not a whole number of rows: a fault of the calling program.
     #[must_use]
     pub fn in_rows_of(self, cols: usize) -> Self {
-        Self { shape: self.shape.in_rows_of(cols), ..self }
+        let placements = self.placements.in_rows_of(self.shape.cols(), cols);
+        Self { shape: self.shape.in_rows_of(cols), placements, ..self }
     }
 
     /// Rows `start .. start + rows`.
@@ -194,7 +196,8 @@ impl<'a, D: Memory> ViewMut<'a, D> {
     /// As [`View::in_rows_of`].
     #[must_use]
     pub fn in_rows_of(self, cols: usize) -> Self {
-        Self { shape: self.shape.in_rows_of(cols), ..self }
+        let placements = self.placements.in_rows_of(self.shape.cols(), cols);
+        Self { shape: self.shape.in_rows_of(cols), placements, ..self }
     }
 
     /// Rows `start .. start + rows`.

@@ -5,7 +5,7 @@ mod common;
 
 use common::attention::cases_of;
 use common::*;
-use memwall_tensor::device::{AdamW, Linear, MatmulDims, MatmulLayout, Memory, Optimizer};
+use memwall_tensor::device::{AdamW, Epilogue, Linear, MatmulDims, MatmulLayout, Memory, Optimizer};
 use memwall_tensor::fixed::{OVERFLOWED, Wide};
 use memwall_tensor::ops::NormWeights;
 use memwall_tensor::{Cpu, DType, Shape, bf16, ops};
@@ -24,7 +24,14 @@ fn matmul(
     let mut s = Stream::new(seed);
     let [a, b, mut c] = [(m * k, types[0]), (n * k, types[1]), (m * n, types[2])]
         .map(|(len, dtype)| random(device, dtype, Shape::vector(len), 1.0, &mut s));
-    device.matmul(layout, dims, a.view().slice, b.view().slice, c.view_mut().slice, accumulate);
+    device.matmul(
+        layout,
+        dims,
+        a.view().slice,
+        b.view().slice,
+        c.view_mut().slice,
+        Epilogue::accumulate(accumulate),
+    );
     bytes(device, &[&c])
 }
 
@@ -142,9 +149,12 @@ proptest! {
 
 #[test]
 fn of_products_beyond_the_blocks() {
-    for (layout, m, n, k) in
-        [(MatmulLayout::Nt, 170, 40, 270), (MatmulLayout::Nn, 30, 270, 100), (MatmulLayout::Tn, 180, 260, 20)]
-    {
+    for (layout, m, n, k) in [
+        (MatmulLayout::Nt, 170, 40, 400),
+        (MatmulLayout::Nn, 30, 780, 100),
+        (MatmulLayout::Tn, 260, 260, 20),
+        (MatmulLayout::Nt, 1030, 20, 10),
+    ] {
         for types in [[DType::F32; 3], [DType::BF16; 3]] {
             same_everywhere(|d| matmul(d, layout, MatmulDims { m, n, k }, types, true, 9));
         }

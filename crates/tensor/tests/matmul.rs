@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use memwall_tensor::device::{Linear, MatmulDims, MatmulLayout};
+use memwall_tensor::device::{Epilogue, Linear, MatmulDims, MatmulLayout};
 use memwall_tensor::ops::Matrix;
 use memwall_tensor::{Cpu, DType, Shape, bf16, ops};
 use proptest::prelude::*;
@@ -11,9 +11,17 @@ use std::fmt;
 
 const LAYOUTS: [MatmulLayout; 3] = [MatmulLayout::Nt, MatmulLayout::Nn, MatmulLayout::Tn];
 
-/// Sizes around and beyond the blocks of 168 x 256 x 256, and the thin ones.
-const LARGE: [[usize; 3]; 5] =
-    [[200, 300, 300], [169, 257, 257], [2, 300, 520], [400, 3, 600], [168, 256, 256]];
+/// Sizes around and beyond the families' blocks (of 256 or 768 columns by 256 or 384 steps), groups of strips (of 48 or 112
+/// rows) and the 1024 rows whose sums a bf16 result keeps apart, and the thin ones.
+const LARGE: [[usize; 3]; 7] = [
+    [200, 300, 300],
+    [113, 257, 257],
+    [2, 800, 520],
+    [400, 3, 800],
+    [112, 768, 384],
+    [1030, 20, 10],
+    [30, 10, 400],
+];
 
 /// `c (+)= a b` with random operands.
 struct Product {
@@ -59,7 +67,14 @@ impl Product {
         };
         let [a, b, mut c] = [(&self.a, 0), (&self.b, 1), (&self.c, 2)].map(|(x, i)| load(x, self.types[i]));
         let into = c.view_mut().slice;
-        device.matmul(self.layout, self.dims, a.view().slice, b.view().slice, into, self.accumulate);
+        device.matmul(
+            self.layout,
+            self.dims,
+            a.view().slice,
+            b.view().slice,
+            into,
+            Epilogue::accumulate(self.accumulate),
+        );
         values(device, &c)
     }
 

@@ -44,7 +44,7 @@ fn types_of_layers<D: Device>(d: &D) -> Misfits {
         ("norm dx: result", ops::norm_input_gradient(d, x.view(), w.view(), &n, x.view(), low_y.view_mut())),
         ("norm dw: dy", ops::norm_weight_gradient(d, x.view(), &n, l.view(), dw.view_mut(), false)),
         ("norm dw: result", ops::norm_weight_gradient(d, x.view(), &n, x.view(), low_dw.view_mut(), false)),
-        ("bias", ops::add_bias(d, y.view_mut(), low_w.view())),
+        ("bias", ops::affine(d, x.view(), y.view(), Some(low_w.view())).map(drop)),
         ("bias backward", ops::bias_gradient(d, l.view(), low_dw.view_mut(), false)),
         ("cross_entropy", { ops::cross_entropy(d, low_y.view_mut(), ids(d, 4).view(), dw.view_mut(), None) }),
         ("sum_wide", ops::sum_wide(d, low_w.view(), 1.0, vector(d, &[0i64; 3]).view_mut())),
@@ -57,7 +57,8 @@ fn types_of_attention<D: Device>(d: &D) -> Misfits {
     let (float_places, short_keys) = (v(d, 4), ids(d, 1));
     let zeros = |keys| Some(Dropout { keys, salt: 0, rate: 0.5 });
     let dropout = zeros(keys.view().slice);
-    let input = Attended { q: x.view(), k: x.view(), v: x.view(), positions: t.view(), dropout };
+    let input =
+        Attended { q: x.view(), k: x.view(), v: x.view(), positions: t.view(), dropout, first_head: None };
     let low_input = Attended { q: l.view(), k: l.view(), v: l.view(), ..input };
     let backward = |input, f: &AttentionForward<D>, dout: &Tensor<D>| {
         ops::attention_backward(d, a, input, f, dout.view()).map(drop)

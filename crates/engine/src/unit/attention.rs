@@ -94,7 +94,7 @@ impl Attention {
         v: View<'a, D>,
     ) -> Attended<'a, D> {
         let dropout = seq.dropout(Site::Attention(self.layer), self.dropout);
-        Attended { q, k, v, positions: seq.positions, dropout }
+        Attended { q, k, v, positions: seq.positions, dropout, first_head: None }
     }
 
     /// Norm, projections, head norms and rotary embedding of the residual stream `x`.

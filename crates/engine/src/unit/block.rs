@@ -56,10 +56,10 @@ impl Block {
         let (input, stream) = kept_or_moved(device, x, keep.input)?;
         let middle = self.attention.add(device, w, seq, attention.out.view(), stream)?;
         let attention = keep.attention.then_some(attention);
-        let mlp = self.mlp.inner(device, w, middle.view())?;
+        let (inner, activated) = self.mlp.inner(device, w, middle.view())?;
+        let mlp = keep.gate_up.then_some(inner);
         let (middle, stream) = kept_or_moved(device, middle, keep.middle)?;
-        let y = self.mlp.add(device, w, seq, &mlp, stream)?;
-        let mlp = keep.gate_up.then_some(mlp);
+        let y = self.mlp.add(device, w, seq, activated.view(), stream)?;
         Ok((y, Kept { input, projections, attention, middle, mlp }))
     }
 
@@ -97,7 +97,10 @@ impl Block {
             }
         };
         let mlp = match kept.mlp {
-            Some(t) => t,
+            Some(inner) => {
+                let activated = self.mlp.activated(device, &inner)?;
+                (inner, activated)
+            }
             None => self.mlp.inner(device, w, middle.view())?,
         };
         let dmiddle = self.mlp.backward(device, w, seq, middle, mlp, dy, sink)?;

@@ -16,6 +16,10 @@ impl Dense {
         Matrix { view: w.get(self.0.weight), transposed: self.0.stored == Stored::InOut }
     }
 
+    fn bias<'a, D: Device>(&self, w: &Lease<'a, D>) -> Option<View<'a, D>> {
+        self.0.bias.map(|b| w.get(b))
+    }
+
     /// `x w^T + b`.
     ///
     /// # Errors
@@ -26,9 +30,24 @@ impl Dense {
         w: &Lease<'_, D>,
         x: View<'_, D>,
     ) -> Result<Tensor<D>, Error> {
-        let mut y = ops::linear(device, x, self.matrix(w))?;
-        self.add_bias(device, w, y.view_mut())?;
-        Ok(y)
+        ops::affine(device, x, self.matrix(w), self.bias(w))
+    }
+
+    /// `y = x w^T + b`, and the activation of `y`: `silu(gate) * y` where there is a gate, else `gelu(y)`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn activated<D: Device>(
+        &self,
+        device: &D,
+        w: &Lease<'_, D>,
+        x: View<'_, D>,
+        gate: Option<View<'_, D>>,
+    ) -> Result<(Tensor<D>, Tensor<D>), Error> {
+        match gate {
+            Some(gate) => ops::affine_swiglu(device, x, self.matrix(w), self.bias(w), gate),
+            None => ops::affine_gelu(device, x, self.matrix(w), self.bias(w)),
+        }
     }
 
     /// `y += x w^T + b`.
@@ -40,14 +59,9 @@ impl Dense {
         device: &D,
         w: &Lease<'_, D>,
         x: View<'_, D>,
-        mut y: ViewMut<'_, D>,
+        y: ViewMut<'_, D>,
     ) -> Result<(), Error> {
-        ops::linear_into(device, x, self.matrix(w), y.reborrow(), true)?;
-        self.add_bias(device, w, y)
-    }
-
-    fn add_bias<D: Device>(&self, device: &D, w: &Lease<'_, D>, y: ViewMut<'_, D>) -> Result<(), Error> {
-        self.0.bias.map_or(Ok(()), |b| ops::add_bias(device, y, w.get(b)))
+        ops::affine_into(device, x, self.matrix(w), self.bias(w), y, true)
     }
 
     /// Hands the gradients of matrix and bias to the sink.

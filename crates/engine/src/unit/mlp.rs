@@ -37,18 +37,27 @@ impl Mlp {
         Self { norm, spec: spec.mlp, dropout: c.dropout.residual, layer }
     }
 
-    /// Norm and inner projections of the residual stream `x`.
+    /// Norm, inner projections and activation of the residual stream `x`.
     ///
     /// # Errors
     /// Out of memory.
-    pub fn inner<D: Device>(&self, device: &D, w: &Lease<'_, D>, x: View<'_, D>) -> Result<Inner<D>, Error> {
+    pub fn inner<D: Device>(
+        &self,
+        device: &D,
+        w: &Lease<'_, D>,
+        x: View<'_, D>,
+    ) -> Result<(Inner<D>, Tensor<D>), Error> {
         let n = self.norm.forward(device, w, x)?.y;
         match self.spec {
-            MlpSpec::Gated { gate, up, .. } => Ok(Inner::Gated {
-                gate: Dense(gate).forward(device, w, n.view())?,
-                up: Dense(up).forward(device, w, n.view())?,
-            }),
-            MlpSpec::Plain { up, .. } => Ok(Inner::Plain(Dense(up).forward(device, w, n.view())?)),
+            MlpSpec::Gated { gate, up, .. } => {
+                let gate = Dense(gate).forward(device, w, n.view())?;
+                let (up, activated) = Dense(up).activated(device, w, n.view(), Some(gate.view()))?;
+                Ok((Inner::Gated { gate, up }, activated))
+            }
+            MlpSpec::Plain { up, .. } => {
+                let (up, activated) = Dense(up).activated(device, w, n.view(), None)?;
+                Ok((Inner::Plain(up), activated))
+            }
         }
     }
 
@@ -62,7 +71,11 @@ impl Mlp {
         (Site::MlpResidual(self.layer), self.dropout)
     }
 
-    fn activated<D: Device>(&self, device: &D, inner: &Inner<D>) -> Result<Tensor<D>, Error> {
+    /// The activation of inner projections that were kept.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn activated<D: Device>(&self, device: &D, inner: &Inner<D>) -> Result<Tensor<D>, Error> {
         match inner {
             Inner::Gated { gate, up } => ops::swiglu(device, gate.view(), up.view()),
             Inner::Plain(x) => ops::gelu(device, x.view()),
@@ -78,11 +91,10 @@ impl Mlp {
         device: &D,
         w: &Lease<'_, D>,
         seq: Sequences<'_, D>,
-        inner: &Inner<D>,
+        activated: View<'_, D>,
         mut x: Tensor<D>,
     ) -> Result<Tensor<D>, Error> {
-        let a = self.activated(device, inner)?;
-        seq.add_dropped(device, w, self.down(), a.view(), x.view_mut(), self.residual())?;
+        seq.add_dropped(device, w, self.down(), activated, x.view_mut(), self.residual())?;
         Ok(x)
     }
 
@@ -93,15 +105,14 @@ impl Mlp {
         w: &Lease<'_, D>,
         seq: Sequences<'_, D>,
         x: Tensor<D>,
-        mut inner: Inner<D>,
+        (mut inner, activated): (Inner<D>, Tensor<D>),
         mut dx: Tensor<D>,
         sink: &mut GradSink<'_, D>,
     ) -> Result<Tensor<D>, Error> {
         let dropped = seq.dropped_gradient(device, dx.view(), self.residual())?;
         let dy = dropped.as_ref().unwrap_or(&dx).view();
-        let a = self.activated(device, &inner)?;
-        self.down().weight_gradients(device, sink, dy, a.view())?;
-        drop(a);
+        self.down().weight_gradients(device, sink, dy, activated.view())?;
+        drop(activated);
         let da = self.down().input_gradient(device, w, dy)?;
         drop(dropped);
         match &mut inner {

@@ -13,6 +13,7 @@ mod no_branch;
 mod packing;
 mod precision;
 mod predicted;
+mod queued;
 mod reference;
 mod resume;
 mod slopes;

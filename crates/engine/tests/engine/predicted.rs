@@ -14,7 +14,7 @@ const DESCRIPTION: Description = Description { threads: 2 };
 
 /// What a ledger saw of a run.
 #[derive(Debug, PartialEq)]
-struct Measured {
+pub struct Measured {
     /// After the rank was made.
     initial: LedgerState,
     /// After its last step or evaluation.
@@ -43,7 +43,7 @@ where
 }
 
 /// The same, with what the ledger saw.
-fn measure<D: Device>(device: D, job: &Job, steps: u64, evaluates: bool) -> Measured
+pub fn measure<D: Device>(device: D, job: &Job, steps: u64, evaluates: bool) -> Measured
 where
     Solo: Group<D>,
 {

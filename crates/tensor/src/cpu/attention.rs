@@ -104,7 +104,7 @@ impl Attention for Cpu {
             check(&d, [q.len(), out.len()], [k.len(), v.len()], lse.len(), positions.len());
             let (out, lse) = (Shared::of(out), Shared::of(lse));
             let tiles = d.queries.div_ceil(QUERIES);
-            self.parallel(d.batch * d.heads * tiles, |t| {
+            self.parallel_scratch(d.batch * d.heads * tiles, |t, scratch| {
                 // Late tiles see most keys: begin with them, so that threads end together.
                 let (tile, h, b) = (tiles - 1 - t % tiles, t / tiles % d.heads, t / tiles / d.heads);
                 let kv = h / (d.heads / d.kv_heads);
@@ -121,9 +121,7 @@ impl Attention for Cpu {
                     lse_at: b * d.queries * d.heads + h,
                     heads: d.heads,
                 };
-                // SAFETY: the scratch is this thread's.
-                let scratch = unsafe { self.scratch().part(0, 2 * KEYS * MAX_HEAD) };
-                forward(self.family, task, scratch);
+                forward(self.family, task, &mut scratch[..2 * KEYS * MAX_HEAD]);
             });
         });
     }
@@ -151,13 +149,11 @@ impl Attention for Cpu {
             check(&d, [out.len(), dout.len()], [dk.len(), dv.len()], delta.len(), positions.len());
             dq.fill(0.0);
             let (dq, dk, dv) = (Shared::of(dq), Shared::of(dk), Shared::of(dv));
-            self.parallel(d.batch * d.kv_heads, |t| {
+            self.parallel_scratch(d.batch * d.kv_heads, |t, scratch| {
                 let (kv, b) = (t % d.kv_heads, t / d.kv_heads);
                 let sight = Sight::new(&d, positions, b);
                 let task = Backward { d, q, k, v, lse, delta, dout, dq, dk, dv, b, kv, sight };
-                // SAFETY: the scratch is this thread's.
-                let scratch = unsafe { self.scratch().part(0, SCRATCH_FLOATS) };
-                backward(self.family, task, &|head| Zeros::new(&input, b, head), scratch);
+                backward(self.family, task, &|head| Zeros::new(&input, b, head), &mut scratch[..SCRATCH_FLOATS]);
             });
         });
     }

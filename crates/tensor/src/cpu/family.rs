@@ -43,21 +43,21 @@ impl Family {
 }
 
 /// Defines a kernel: a function whose first argument is a [`Family`], and whose body is compiled for each. It may be
-/// generic over one type of elements. Everything that the body calls must be `#[inline(always)]`, or it would be
+/// generic over types of elements. Everything that the body calls must be `#[inline(always)]`, or it would be
 /// compiled without the family's instructions.
 macro_rules! kernel {
-    ($(#[$meta:meta])* $vis:vis fn $name:ident $(<$t:ident: $bound:path>)? ($($arg:ident: $type:ty),* $(,)?) $body:block) => {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident $(<$($t:ident: $bound:path),+>)? ($($arg:ident: $type:ty),* $(,)?) $body:block) => {
         $(#[$meta])*
-        $vis fn $name $(<$t: $bound>)? (family: $crate::cpu::Family, $($arg: $type),*) {
+        $vis fn $name $(<$($t: $bound),+>)? (family: $crate::cpu::Family, $($arg: $type),*) {
             #[inline(always)]
-            fn body $(<$t: $bound>)? ($($arg: $type),*) $body
+            fn body $(<$($t: $bound),+>)? ($($arg: $type),*) $body
 
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
-                fn avx512 $(<$t: $bound>)? ($($arg: $type),*) { body($($arg),*) }
+                fn avx512 $(<$($t: $bound),+>)? ($($arg: $type),*) { body($($arg),*) }
                 #[target_feature(enable = "avx2,fma")]
-                fn avx2 $(<$t: $bound>)? ($($arg: $type),*) { body($($arg),*) }
+                fn avx2 $(<$($t: $bound),+>)? ($($arg: $type),*) { body($($arg),*) }
                 match family {
                     // SAFETY: a device is only made for a family that the machine has.
                     $crate::cpu::Family::Avx512 => return unsafe { avx512($($arg),*) },

@@ -1,272 +1,382 @@
 //! Matrix products: blocked, packed, and each element one chain of fused multiply-adds over k in order.
 //!
-//! A task owns a block of the result. For each block of k it packs its parts of both operands, widened to f32, in
-//! this thread's scratch and runs the micro-kernel over them. Partial sums wait between blocks of k as f32: in the
-//! result, or in scratch where the result is bf16. So no blocking changes a bit.
+//! A step of a product is a block of columns by a stretch of k. All threads pack its part of `b` together; then each takes
+//! strips of rows, packs a strip's part of `a`, which stays in the first cache, and runs the tile over the panels of `b`,
+//! which come from the second. Packing writes one buffer while laggards still read the other. Partial sums wait between
+//! stretches as f32: in the result, or in working space where the result is bf16. So no blocking changes a bit.
 
-use super::family::{for_float, kernel};
-use super::{Cpu, Family, M, S, Shared};
-use crate::device::{Linear, MatmulDims, MatmulLayout, Memory};
-use crate::math::dot16;
-use crate::{DType, Float, bf16};
+use super::family::for_float;
+use super::finish::{Finish, finish_row};
+use super::pack::{Elements, Operand, Stretch, pack_a, pack_b};
+use super::simd::{Simd, Strip, tile};
+use super::{Cpu, CpuBuf, Family, M, S, Shared};
+use crate::device::{Epilogue, Linear, MatmulDims, MatmulLayout};
+use crate::{DType, Float};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Rows of a task's block; a multiple of every family's tile.
-const MC: usize = 168;
-/// Columns of a task's task.
-const NC: usize = 256;
-/// Length of a packed stretch of k.
-const KC: usize = 256;
-
-/// Both packed operands, and the sums of a block whose result is bf16.
-pub(super) const SCRATCH_FLOATS: usize = (MC + NC) * KC + MC * NC;
-
-/// A matrix operand: element `(i, p)` at `i * row + p * col`.
+/// What a family's tile and caches ask for.
 #[derive(Clone, Copy)]
-struct Operand<'a> {
-    data: Elements<'a>,
-    row: usize,
-    col: usize,
+struct Blocks {
+    /// Rows of a tile.
+    mr: usize,
+    /// Columns of a tile: a panel.
+    nr: usize,
+    /// Longest stretch.
+    kc: usize,
+    /// Most columns of a block.
+    nc: usize,
 }
 
-/// The elements of an operand.
-#[derive(Clone, Copy)]
-enum Elements<'a> {
-    F32(&'a [f32]),
-    Bf16(&'a [bf16]),
-}
+// A strip of `a` and the panel of `b` under way fit the first cache, a block of `b` the second.
+const AVX512: Blocks = Blocks { mr: 14, nr: 32, kc: 384, nc: 768 };
+const AVX2: Blocks = Blocks { mr: 6, nr: 16, kc: 256, nc: 256 };
+const PORTABLE: Blocks = Blocks { mr: 4, nr: 8, kc: 256, nc: 256 };
 
-impl<'a> Elements<'a> {
-    fn of(s: S<'a>) -> Self {
-        if s.dtype() == DType::BF16 { Self::Bf16(s.get()) } else { Self::F32(s.get()) }
+impl Blocks {
+    fn of(family: Family) -> Self {
+        match family {
+            Family::Avx512 => AVX512,
+            Family::Avx2 => AVX2,
+            Family::Portable => PORTABLE,
+        }
     }
 }
 
-/// One task: a block of the result, and what it is computed from.
-#[derive(Clone, Copy)]
-struct Task<'a> {
+/// Strips that a thread packs at a time.
+const GROUP: usize = 8;
+/// Floats of a group of strips: lines of 16 have room for the rows of any tile.
+const A_FLOATS: usize = GROUP * 16 * AVX512.kc;
+/// Floats of a block of `b`.
+const B_FLOATS: usize = AVX512.kc * AVX512.nc;
+/// Rows of a bf16 result whose sums are in working space at a time.
+const SUM_ROWS: usize = 1024;
+
+/// Floats of working space a thread: strips of `a`, and a tile at the edge of the result.
+pub(super) const SCRATCH_FLOATS: usize = A_FLOATS + AVX512.mr * AVX512.nr;
+/// Floats of working space that threads share: two blocks of `b`, and sums of a bf16 result.
+pub(super) const SHARED_FLOATS: usize = 2 * B_FLOATS + SUM_ROWS * AVX512.nc;
+
+/// Multiply-adds below which a second thread would come too late.
+const SMALL: usize = 1 << 15;
+
+/// A product under way.
+struct Product<'a, C> {
+    dims: MatmulDims,
     a: Operand<'a>,
     b: Operand<'a>,
-    /// Where the block's first sum is.
-    c: Shared<f32>,
-    /// From one row of sums to the next.
-    ldc: usize,
-    /// Length of the sums.
-    k: usize,
+    c: Shared<C>,
     accumulate: bool,
-    /// First row of the block, and how many.
-    i: usize,
-    m: usize,
-    /// First column of the block, and how many.
-    j: usize,
-    n: usize,
+    finish: Finish<'a, C>,
+    /// Both blocks of `b`, one behind the other, and behind them sums of a bf16 result.
+    shared: Shared<f32>,
+}
+
+/// A block of the result by a stretch of the sums.
+#[derive(Clone, Copy)]
+struct Step {
+    rows: Stretch,
+    columns: Stretch,
+    k: Stretch,
+    /// Which of the two blocks of `b`.
+    buffer: usize,
 }
 
 impl Linear for Cpu {
-    fn matmul(&self, layout: MatmulLayout, dims: MatmulDims, a: S<'_>, b: S<'_>, c: M<'_>, accumulate: bool) {
+    fn matmul(
+        &self,
+        layout: MatmulLayout,
+        dims: MatmulDims,
+        a: S<'_>,
+        b: S<'_>,
+        c: M<'_>,
+        epilogue: Epilogue<'_, CpuBuf>,
+    ) {
         let MatmulDims { m, n, k } = dims;
         assert!(a.len() == m * k && b.len() == n * k && c.len() == m * n, "operands do not have {dims:?}");
-        if k == 0 {
-            if !accumulate {
-                self.zero(c);
+        for_float!(c, C => {
+            let Epilogue { accumulate, bias, activation } = epilogue;
+            let finish = Finish::<C>::new(dims, bias, activation);
+            let c = c.get::<C>();
+            if m == 1 && k > 0 {
+                return self.one_row(layout, a, b, c, accumulate, &finish);
             }
-            return;
-        }
-        let one_token = m == 1 && layout == MatmulLayout::Nt;
-        if one_token && [a.dtype(), b.dtype(), c.dtype()] == [DType::F32; 3] {
-            return self.vector_product(a.get(), b.get(), c.get(), accumulate);
-        }
-        // Element (i, p) of a and (j, p) of b, whatever the layout.
-        let (a, b) = (Elements::of(a), Elements::of(b));
-        let (a, b) = match layout {
-            MatmulLayout::Nt => (Operand { data: a, row: k, col: 1 }, Operand { data: b, row: k, col: 1 }),
-            MatmulLayout::Nn => (Operand { data: a, row: k, col: 1 }, Operand { data: b, row: 1, col: n }),
-            MatmulLayout::Tn => (Operand { data: a, row: 1, col: m }, Operand { data: b, row: 1, col: n }),
-        };
-        for_float!(c, C => self.blocks(dims, a, b, c.get::<C>(), accumulate));
+            // Element (i, p) of a and (j, p) of b, whatever the layout.
+            let (a, b) = (Elements::of(a), Elements::of(b));
+            let (a, b) = match layout {
+                MatmulLayout::Nt => (Operand { data: a, row: k, step: 1 }, Operand { data: b, row: k, step: 1 }),
+                MatmulLayout::Nn => (Operand { data: a, row: k, step: 1 }, Operand { data: b, row: 1, step: n }),
+                MatmulLayout::Tn => (Operand { data: a, row: 1, step: m }, Operand { data: b, row: 1, step: n }),
+            };
+            let shared = self.shared_scratch();
+            self.product(&Product { dims, a, b, c: Shared::of(c), accumulate, finish, shared });
+        });
     }
 }
 
 impl Cpu {
-    /// One row: packing the weight would cost more than the product.
-    fn vector_product(&self, a: &[f32], b: &[f32], c: &mut [f32], accumulate: bool) {
-        let n = c.len();
-        let (tasks, size) = self.parts(n, 16);
-        let c = Shared::of(c);
-        self.parallel(tasks, |t| {
-            let start = t * size;
-            // SAFETY: task `t` takes the `t`-th part of the row.
-            let out = unsafe { c.part(start, size.min(n - start)) };
-            gemv(self.family, a, &b[start * a.len()..], out, accumulate);
-        });
-    }
-
-    /// Computes the result block by block.
-    fn blocks<C: Float>(&self, d: MatmulDims, a: Operand<'_>, b: Operand<'_>, c: &mut [C], accumulate: bool) {
-        let (mc, nc) = block_size(d.m, d.n, self.description().threads);
-        let (rows, cols) = (d.m.div_ceil(mc), d.n.div_ceil(nc));
-        let c = Shared::of(c);
-        self.parallel(rows * cols, |t| {
-            let (i, j) = (t % rows * mc, t / rows * nc);
-            let (m, n) = (mc.min(d.m - i), nc.min(d.n - j));
-            // SAFETY: the scratch is this thread's, and long enough for both packed operands and a block of sums.
-            let (pa, pb, sums) = unsafe {
-                let s = self.scratch();
-                (s.part(0, MC * KC), s.part(MC * KC, NC * KC), s.part((MC + NC) * KC, MC * NC))
-            };
-            let from = i * d.n + j;
-            let task = |c, ldc| Task { a, b, c, ldc, k: d.k, accumulate, i, m, j, n };
-            if C::DTYPE == DType::F32 {
-                return multiply_block(self.family, task(Shared(c.at(from).cast()), d.n), pa, pb);
-            }
-            // SAFETY: rows `i .. i + m` and columns `j .. j + n` of the result are this task's alone.
-            let row = |r: usize| unsafe { c.part(from + r * d.n, n) };
-            if accumulate {
-                for r in 0..m {
-                    sums[r * n..(r + 1) * n].iter_mut().zip(row(r)).for_each(|(s, c)| *s = c.wide());
+    /// Step by step, all threads together.
+    fn product<C: Float>(&self, product: &Product<'_, C>) {
+        let MatmulDims { m, n, k } = product.dims;
+        if m == 0 || n == 0 {
+            return;
+        }
+        let Blocks { mr, nr, kc, nc } = Blocks::of(self.family);
+        let row_blocks = if C::DTYPE == DType::F32 { 1 } else { m.div_ceil(SUM_ROWS) };
+        let (columns, stretches) = (n.div_ceil(nc), k.div_ceil(kc).max(1));
+        // Equal parts; an end of a part within a panel would only leave lanes idle.
+        let part = |of: usize, parts: usize, grain: usize, i: usize| {
+            let size = of.div_ceil(parts).next_multiple_of(grain);
+            let from = (i * size).min(of);
+            Stretch { from, len: size.min(of - from) }
+        };
+        let steps = row_blocks * columns * stretches;
+        let step = |s: usize| Step {
+            rows: part(m, row_blocks, 1, s / stretches / columns),
+            columns: part(n, columns, nr, s / stretches % columns),
+            k: part(k, stretches, 8, s % stretches),
+            buffer: s % 2,
+        };
+        let taken = [AtomicUsize::new(0), AtomicUsize::new(0)];
+        let (family, alone) = (self.family, m * n * k <= SMALL);
+        let threads = if alone { 1 } else { self.pool.threads() };
+        let work = |thread: usize| {
+            for s in 0..steps {
+                let step = step(s);
+                for panel in (thread..step.columns.len.div_ceil(nr)).step_by(threads) {
+                    pack_panel(family, product, step, panel);
+                }
+                if !alone {
+                    self.pool.barrier();
+                }
+                let strips = step.rows.len.div_ceil(mr);
+                let group = (strips / (4 * threads)).clamp(1, GROUP);
+                let groups = strips.div_ceil(group);
+                // Where rows are few, threads share a strip's panels.
+                let shares = (2 * threads).div_ceil(groups).min(step.columns.len.div_ceil(nr)).max(1);
+                loop {
+                    let item = taken[s % 2].fetch_add(1, Ordering::Relaxed);
+                    if item >= groups * shares {
+                        break;
+                    }
+                    let share = part(step.columns.len, shares, nr, item % shares);
+                    let from = item / shares * group * mr;
+                    let rows =
+                        Stretch { from: step.rows.from + from, len: (group * mr).min(step.rows.len - from) };
+                    multiply_rows(family, product, step, rows, share, self.scratch_of(thread));
+                }
+                // All have left the step before: its count serves the step behind this one.
+                if thread == 0 {
+                    taken[(s + 1) % 2].store(0, Ordering::Relaxed);
                 }
             }
-            multiply_block(self.family, task(Shared::of(sums), n), pa, pb);
-            for r in 0..m {
-                row(r).iter_mut().zip(&sums[r * n..]).for_each(|(c, s)| *c = C::narrow(*s));
+        };
+        self.together(alone, &work);
+    }
+}
+
+/// Compiles `$name` for each family, with its vectors and blocks, and calls the one for `$family`.
+macro_rules! by_family {
+    ($family:expr, $body:ident, ($($arg:ident: $type:ty),*)) => {{
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{__m256, __m512};
+            #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
+            fn avx512<C: Float>($($arg: $type),*) {
+                $body::<C, __m512, { AVX512.mr }, 2, { AVX512.nr }, { AVX512.kc }, 16>($($arg),*);
             }
-        });
-    }
+            #[target_feature(enable = "avx2,fma")]
+            fn avx2<C: Float>($($arg: $type),*) {
+                $body::<C, __m256, { AVX2.mr }, 2, { AVX2.nr }, { AVX2.kc }, 8>($($arg),*);
+            }
+            match $family {
+                // SAFETY: a device is only made for a family that the machine has.
+                Family::Avx512 => return unsafe { avx512($($arg),*) },
+                // SAFETY: as above.
+                Family::Avx2 => return unsafe { avx2($($arg),*) },
+                Family::Portable => {}
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = $family;
+        $body::<C, [f32; 8], { PORTABLE.mr }, 1, { PORTABLE.nr }, { PORTABLE.kc }, 8>($($arg),*);
+    }};
 }
 
-/// Rows and columns of a task's block: as large as scratch allows, but small enough that a few tasks come to each
-/// thread. No blocking changes a bit.
-fn block_size(m: usize, n: usize, threads: usize) -> (usize, usize) {
-    let (mut mc, mut nc) = (MC, NC);
-    let tasks = |mc, nc| m.div_ceil(mc) * n.div_ceil(nc);
-    while threads > 1 && tasks(mc, nc) < 3 * threads && (mc > MC / 4 || nc > NC / 4) {
-        if nc.min(n) >= mc.min(m) && nc > NC / 4 || mc <= MC / 4 { nc /= 2 } else { mc /= 2 }
+/// Packs one panel of a step's block of `b`.
+fn pack_panel<C: Float>(family: Family, product: &Product<'_, C>, step: Step, panel: usize) {
+    #[inline(always)]
+    fn body<
+        C: Float,
+        V: Simd,
+        const MR: usize,
+        const NV: usize,
+        const NR: usize,
+        const KC: usize,
+        const LINE: usize,
+    >(
+        product: &Product<'_, C>,
+        step: Step,
+        panel: usize,
+    ) {
+        let columns = NR.min(step.columns.len - panel * NR);
+        // SAFETY: one thread packs a panel, and nothing reads this buffer before the barrier.
+        let out = unsafe { product.shared.part(step.buffer * B_FLOATS + panel * NR * KC, NR * KC) };
+        pack_b::<V, NR>(product.b, step.columns.from + panel * NR, columns, step.k, out);
     }
-    (mc, nc)
+    by_family!(family, body, (product: &Product<'_, C>, step: Step, panel: usize))
 }
 
-kernel! {
-    /// `out[j] = a . b[j]` for rows of `b`.
-    fn gemv(a: &[f32], b: &[f32], out: &mut [f32], accumulate: bool) {
-        for (o, row) in out.iter_mut().zip(b.chunks_exact(a.len())) {
-            let sum = dot16(a, row);
-            *o = if accumulate { *o + sum } else { sum };
+/// Multiplies a group of strips, some of a step's rows, by a share of its columns, and finishes the elements if these are
+/// their last sums.
+fn multiply_rows<C: Float>(
+    family: Family,
+    product: &Product<'_, C>,
+    step: Step,
+    rows: Stretch,
+    share: Stretch,
+    scratch: &mut [f32],
+) {
+    #[inline(always)]
+    fn body<
+        C: Float,
+        V: Simd,
+        const MR: usize,
+        const NV: usize,
+        const NR: usize,
+        const KC: usize,
+        const LINE: usize,
+    >(
+        product: &Product<'_, C>,
+        step: Step,
+        rows: Stretch,
+        share: Stretch,
+        scratch: &mut [f32],
+    ) {
+        let (strips, edge) = scratch.split_at_mut(A_FLOATS);
+        pack_a::<V, MR, LINE, KC>(product.a, rows.from, rows.len, step.k, strips);
+        for (s, strip) in strips.chunks_exact(LINE * KC).enumerate().take(rows.len.div_ceil(MR)) {
+            let rows = Stretch { from: rows.from + s * MR, len: MR.min(rows.len - s * MR) };
+            multiply_strip::<C, V, MR, NV, NR, KC, LINE>(product, step, rows, share, strip, edge);
         }
     }
+    by_family!(family, body, (product: &Product<'_, C>, step: Step, rows: Stretch, share: Stretch, scratch: &mut [f32]))
 }
 
-/// Picks the tile that fits the family's registers, and runs it compiled for that family.
-fn multiply_block(family: Family, task: Task<'_>, pa: &mut [f32], pb: &mut [f32]) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
-        fn avx512(task: Task<'_>, pa: &mut [f32], pb: &mut [f32]) {
-            block_loop::<6, 32>(task, pa, pb);
-        }
-        #[target_feature(enable = "avx2,fma")]
-        fn avx2(task: Task<'_>, pa: &mut [f32], pb: &mut [f32]) {
-            block_loop::<6, 16>(task, pa, pb);
-        }
-        match family {
-            // SAFETY: a device is only made for a family that the machine has.
-            Family::Avx512 => return unsafe { avx512(task, pa, pb) },
-            // SAFETY: as above.
-            Family::Avx2 => return unsafe { avx2(task, pa, pb) },
-            Family::Portable => {}
-        }
-    }
-    let _ = family;
-    block_loop::<4, 8>(task, pa, pb);
-}
-
+/// Multiplies one strip, packed, by a share of a step's columns.
 #[inline(always)]
-fn block_loop<const MR: usize, const NR: usize>(task: Task<'_>, pa: &mut [f32], pb: &mut [f32]) {
-    let Task { a, b, c, k, ldc, accumulate, .. } = task;
-    let mut p = 0;
-    while p < k {
-        let kc = KC.min(k - p);
-        pack::<MR>(a, task.i, task.m, p, kc, pa);
-        pack::<NR>(b, task.j, task.n, p, kc, pb);
-        let fresh = p == 0 && !accumulate;
-        for (jt, pb) in pb.chunks_exact(NR * kc).enumerate().take(task.n.div_ceil(NR)) {
-            for (it, pa) in pa.chunks_exact(MR * kc).enumerate().take(task.m.div_ceil(MR)) {
-                let (i, j) = (task.i + it * MR, task.j + jt * NR);
-                let (m, n) = (MR.min(task.i + task.m - i), NR.min(task.j + task.n - j));
-                let tile = c.at((i - task.i) * ldc + j - task.j);
-                let mut acc = [[0f32; NR]; MR];
+fn multiply_strip<
+    C: Float,
+    V: Simd,
+    const MR: usize,
+    const NV: usize,
+    const NR: usize,
+    const KC: usize,
+    const LINE: usize,
+>(
+    product: &Product<'_, C>,
+    step: Step,
+    Stretch { from: first, len: rows }: Stretch,
+    share: Stretch,
+    strip: &[f32],
+    edge: &mut [f32],
+) {
+    let (dims, k) = (product.dims, step.k);
+    let from = step.columns.from + share.from;
+    let (begins, ends) = (k.from == 0, k.from + k.len == dims.k);
+    // Sums are where the result is, or behind the blocks of `b`.
+    let (sums, ld) = if C::DTYPE == DType::F32 {
+        (product.c.at(first * dims.n + from).cast::<f32>(), dims.n)
+    } else {
+        let at = (first - step.rows.from) * AVX512.nc + share.from;
+        let sums = product.shared.at(2 * B_FLOATS + at);
+        if begins && product.accumulate {
+            for r in 0..rows {
+                for j in 0..share.len {
+                    // SAFETY: this strip and share are this thread's until the next barrier.
+                    unsafe {
+                        *sums.add(r * AVX512.nc + j) = (*product.c.at((first + r) * dims.n + from + j)).wide()
+                    };
+                }
+            }
+        }
+        (sums, AVX512.nc)
+    };
+    let fresh = begins && !product.accumulate;
+    let blocks = product.shared.at(step.buffer * B_FLOATS);
+    let a = strip.as_ptr();
+    for j in (0..share.len).step_by(NR) {
+        let b = blocks.wrapping_add((share.from + j) * KC).cast_const();
+        let (to, columns) = (sums.wrapping_add(j), NR.min(share.len - j));
+        if columns == NR {
+            let soon = (j + 2 * NR <= share.len).then(|| to.wrapping_add(NR).cast_const());
+            // SAFETY: `a` and `b` were packed for this stretch, and the strip of sums is this thread's.
+            unsafe {
+                strip_tile::<V, MR, NV, NR, KC, LINE>(product.a, rows, k.len, a, b, (to, ld), fresh, soon)
+            };
+        } else {
+            let edge = &mut edge[..MR * NR];
+            // SAFETY: as above; the columns that there are are copied, the others belong to nobody.
+            unsafe {
                 if !fresh {
-                    for (r, row) in acc.iter_mut().enumerate().take(m) {
-                        // SAFETY: rows `i + r` and columns `j .. j + n` lie in this task's task.
-                        let from = unsafe { std::slice::from_raw_parts(tile.add(r * ldc), n) };
-                        row[..n].copy_from_slice(from);
+                    for r in 0..rows {
+                        to.wrapping_add(r * ld).copy_to(edge.as_mut_ptr().add(r * NR), columns);
                     }
                 }
-                micro::<MR, NR>(pa, pb, &mut acc);
-                for (r, row) in acc.iter().enumerate().take(m) {
-                    // SAFETY: as above, and no other task writes this task.
-                    let to = unsafe { std::slice::from_raw_parts_mut(tile.add(r * ldc), n) };
-                    to.copy_from_slice(&row[..n]);
+                let c = (edge.as_mut_ptr(), NR);
+                strip_tile::<V, MR, NV, NR, KC, LINE>(product.a, rows, k.len, a, b, c, fresh, None);
+                for r in 0..rows {
+                    to.wrapping_add(r * ld).copy_from(edge.as_ptr().add(r * NR), columns);
                 }
             }
         }
-        p += kc;
     }
-}
-
-/// `acc[r][l] += sum over p of a[p][r] b[p][l]`.
-#[inline(always)]
-fn micro<const MR: usize, const NR: usize>(pa: &[f32], pb: &[f32], acc: &mut [[f32; NR]; MR]) {
-    let mut c = *acc;
-    for (a, b) in pa.chunks_exact(MR).zip(pb.chunks_exact(NR)) {
-        let b: &[f32; NR] = b.try_into().expect("chunks have the tile's width");
-        for r in 0..MR {
-            for l in 0..NR {
-                c[r][l] = a[r].mul_add(b[l], c[r][l]);
-            }
-        }
-    }
-    *acc = c;
-}
-
-/// Packs rows `first .. first + rows` and `k` indices `p .. p + kc` as panels of `R` rows, k-major; the last
-/// panel is filled up with zeros.
-#[inline(always)]
-fn pack<const R: usize>(x: Operand<'_>, first: usize, rows: usize, p: usize, kc: usize, out: &mut [f32]) {
-    for (t, panel) in out.chunks_exact_mut(R * kc).enumerate().take(rows.div_ceil(R)) {
-        let start = first + t * R;
-        let live = R.min(first + rows - start);
-        match x.data {
-            Elements::F32(data) => pack_panel::<R, _>(data, (x.row, x.col), start, live, (p, kc), panel),
-            Elements::Bf16(data) => pack_panel::<R, _>(data, (x.row, x.col), start, live, (p, kc), panel),
+    if ends && product.finish.needed() {
+        for r in 0..rows {
+            let (sums, row) = (sums.wrapping_add(r * ld).cast_const(), first + r);
+            let c = product.c.at(row * dims.n + from);
+            // SAFETY: as above.
+            unsafe { finish_row(&product.finish, sums, c, share.len, row, from) };
         }
     }
 }
 
-/// One panel: `live` rows from `start` on.
+/// [`tile`] with as many rows as there are, `MR` at most, and `a` as [`pack_a`] left it.
+///
+/// # Safety
+/// As [`tile`].
 #[inline(always)]
-fn pack_panel<const R: usize, T: Float>(
-    data: &[T],
-    (row, col): (usize, usize),
-    start: usize,
-    live: usize,
-    (p, kc): (usize, usize),
-    panel: &mut [f32],
+#[allow(clippy::too_many_arguments, reason = "a kernel's operands and their strides")]
+unsafe fn strip_tile<
+    V: Simd,
+    const MR: usize,
+    const NV: usize,
+    const NR: usize,
+    const KC: usize,
+    const LINE: usize,
+>(
+    a: Operand<'_>,
+    rows: usize,
+    k: usize,
+    at: *const f32,
+    b: *const f32,
+    c: (*mut f32, usize),
+    fresh: bool,
+    soon: Option<*const f32>,
 ) {
-    if row == 1 {
-        for (q, line) in panel.chunks_exact_mut(R).enumerate() {
-            let from = (p + q) * col + start;
-            let (used, rest) = line.split_at_mut(live);
-            used.iter_mut().zip(&data[from..from + live]).for_each(|(o, x)| *o = x.wide());
-            rest.fill(0.0);
-        }
-    } else {
-        if live < R {
-            panel.fill(0.0);
-        }
-        for r in 0..live {
-            let from = (start + r) * row + p;
-            for (q, v) in data[from..from + kc].iter().enumerate() {
-                panel[q * R + r] = v.wide();
+    // Strides that the compiler knows become displacements of the loads.
+    let (along, across) = (Strip { at, row: KC, step: 1 }, Strip { at, row: 1, step: LINE });
+    macro_rules! rows {
+        ($($r:literal)*) => {
+            match (rows, a.step == 1) {
+                $(
+                    // SAFETY: the caller's promise.
+                    ($r, true) if $r <= MR => unsafe { tile::<V, $r, NV>(k, along, (b, NR), c, fresh, soon) },
+                    // SAFETY: as above.
+                    ($r, false) if $r <= MR => unsafe { tile::<V, $r, NV>(k, across, (b, NR), c, fresh, soon) },
+                )*
+                _ => unreachable!("a strip has at most {MR} rows"),
             }
-        }
+        };
     }
+    rows!(1 2 3 4 5 6 7 8 9 10 11 12 13 14);
 }

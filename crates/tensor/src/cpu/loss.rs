@@ -4,7 +4,7 @@ use super::family::kernel;
 use super::{Cpu, M, S, Shared};
 use crate::device::Loss;
 use crate::fixed::Wide;
-use crate::math::{exp, ln, sum16};
+use crate::math::{exp, ln, max16, sum16};
 
 /// Elements of a canonical block: what is summed in f64 before integers take over.
 pub(super) const BLOCK: usize = 1024;
@@ -60,13 +60,20 @@ kernel! {
                 continue;
             }
             let target = *target as usize;
-            let max = row.iter().fold(f32::NEG_INFINITY, |m, x| m.max(*x));
-            let sum = sum16(vocabulary, |i| exp(row[i] - max));
-            *loss = (f64::from(max) + ln(f64::from(sum)) - f64::from(row[target])) as f32;
+            let (max, logit) = (max16(row), f64::from(row[target]));
+            let sum = if scale.is_some() {
+                for x in row.iter_mut() {
+                    *x = exp(*x - max);
+                }
+                sum16(vocabulary, |i| row[i])
+            } else {
+                sum16(vocabulary, |i| exp(row[i] - max))
+            };
+            *loss = (f64::from(max) + ln(f64::from(sum)) - logit) as f32;
             if let Some(scale) = scale {
                 let factor = scale / sum;
                 for x in row.iter_mut() {
-                    *x = exp(*x - max) * factor;
+                    *x *= factor;
                 }
                 row[target] -= scale;
             }

@@ -1,5 +1,6 @@
 //! Buffers of the CPU device and the simple operations on them.
 
+use super::family::kernel;
 use super::{Cpu, M, Region, S};
 use crate::device::{Buffer, Memory};
 use crate::ledger::Charge;
@@ -89,10 +90,24 @@ impl Cpu {
             let part = t * size..((t + 1) * size).min(src.len());
             // SAFETY: task `t` takes the `t`-th part.
             let dst = unsafe { dst.part(part.start, part.len()) };
-            for (d, s) in dst.iter_mut().zip(&src[part]) {
-                *d = B::narrow(s.wide());
-            }
+            convert(self.family, &src[part], dst);
         });
+    }
+}
+
+kernel! {
+    fn convert<A: Float, B: Float>(src: &[A], dst: &mut [B]) {
+        for (d, s) in dst.iter_mut().zip(src) {
+            *d = B::narrow(s.wide());
+        }
+    }
+}
+
+kernel! {
+    fn normals(x: &mut [f32], key: u64, first: u64, std: f64) {
+        for (i, x) in x.iter_mut().enumerate() {
+            *x = (std * math::random_normal(key, first + i as u64)) as f32;
+        }
     }
 }
 
@@ -122,7 +137,15 @@ impl Memory for Cpu {
     }
 
     fn copy(&self, src: S<'_>, dst: M<'_>) {
-        dst.raw().copy_from_slice(src.raw());
+        let (src, dst) = (src.raw(), dst.raw());
+        assert_eq!(src.len(), dst.len(), "bytes to copy");
+        let (tasks, size) = self.parts(src.len(), 1 << 16);
+        let dst = super::Shared::of(dst);
+        self.parallel(tasks, |t| {
+            let part = t * size..((t + 1) * size).min(src.len());
+            // SAFETY: task `t` takes the `t`-th part.
+            unsafe { dst.part(part.start, part.len()) }.copy_from_slice(&src[part]);
+        });
     }
 
     fn cast(&self, src: S<'_>, dst: M<'_>) {
@@ -157,9 +180,7 @@ impl Memory for Cpu {
             let start = t * size;
             // SAFETY: task `t` takes the `t`-th part.
             let part = unsafe { shared.part(start, size.min(len - start)) };
-            for (i, x) in part.iter_mut().enumerate() {
-                *x = (std * math::random_normal(key, first + (start + i) as u64)) as f32;
-            }
+            normals(self.family, part, key, first + start as u64, std);
         });
     }
 }

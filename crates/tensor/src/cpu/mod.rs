@@ -1,29 +1,40 @@
 //! The CPU device: one region of anonymous memory under the ledger's arena, one pool of threads.
 
+mod activations;
 mod attention;
 mod family;
+mod finish;
 mod gemm;
+mod gemv;
 mod loss;
 mod memory;
 mod norms;
 mod optimizer;
+mod pack;
 mod pointwise;
+mod pool;
 mod region;
+mod simd;
 
 pub use family::Family;
 pub use memory::CpuBuf;
+pub use pool::allowed_cores;
 
 use crate::ledger::Charge;
 use crate::{Category, Description, Ledger, OutOfMemory, Slice, SliceMut};
-use rayon::prelude::*;
+use pool::Pool;
 use region::Region;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Floats of working space a thread: packed operands of [`gemm`] or tiles of [`attention`].
+/// Floats of working space a thread: a strip of an operand of [`gemm`], or tiles of [`attention`].
 pub(crate) const SCRATCH_FLOATS: usize = {
     let (a, b) = (gemm::SCRATCH_FLOATS, attention::SCRATCH_FLOATS);
     if a > b { a } else { b }
 };
+
+/// Floats of working space that threads share: packed blocks of [`gemm`].
+pub(crate) const SHARED_FLOATS: usize = gemm::SHARED_FLOATS;
 
 /// A CPU device: computes with the threads and instructions of this machine. Results do not depend on
 /// either.
@@ -31,7 +42,7 @@ pub(crate) const SCRATCH_FLOATS: usize = {
 pub struct Cpu {
     ledger: Ledger,
     region: Arc<Region>,
-    pool: rayon::ThreadPool,
+    pool: Pool,
     description: Description,
     family: Family,
     scratch: Charge,
@@ -70,15 +81,10 @@ impl Cpu {
             budget,
             largest_hole: 0,
         })?;
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(description.threads)
-            .thread_name(|i| format!("memwall-{i}"))
-            .build()
-            .expect("the operating system starts threads");
         Ok(Self {
             ledger,
             region: Arc::new(region),
-            pool,
+            pool: Pool::new(description.threads),
             description,
             family,
             scratch,
@@ -86,15 +92,38 @@ impl Cpu {
         })
     }
 
-    /// Carries out `tasks` independent tasks on the pool. Which thread takes which must not matter.
-    fn parallel(&self, tasks: usize, task: impl Fn(usize) + Sync + Send) {
+    /// Binds the device's threads to `cores`, one each, but for the calling thread, which is left the first of them: threads
+    /// that it starts for other things would inherit its core. Returns whether the operating system did it: not with fewer
+    /// cores than threads.
+    pub fn pin(&self, cores: &[usize]) -> bool {
+        self.pool.pin(cores)
+    }
+
+    /// Has all threads carry out `work` with their numbers at the same time, or the calling thread `alone`.
+    fn together(&self, alone: bool, work: &(dyn Fn(usize) + Sync)) {
         // A task that panicked left nothing that the next operation reads.
         let _busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
-        if tasks <= 1 || self.description.threads == 1 {
-            (0..tasks).for_each(task);
-        } else {
-            self.pool.install(|| (0..tasks).into_par_iter().with_max_len(1).for_each(task));
-        }
+        if alone { work(0) } else { self.pool.broadcast(work) }
+    }
+
+    /// Carries out `tasks` independent tasks on the pool. Which thread takes which must not matter.
+    fn parallel(&self, tasks: usize, task: impl Fn(usize) + Sync) {
+        self.parallel_scratch(tasks, |t, _| task(t));
+    }
+
+    /// The same, with the working space of the thread that carries out the task.
+    fn parallel_scratch(&self, tasks: usize, task: impl Fn(usize, &mut [f32]) + Sync) {
+        let next = AtomicUsize::new(0);
+        self.together(tasks <= 1, &|thread| {
+            let scratch = self.scratch_of(thread);
+            loop {
+                let t = next.fetch_add(1, Ordering::Relaxed);
+                if t >= tasks {
+                    return;
+                }
+                task(t, scratch);
+            }
+        });
     }
 
     /// Splits `len` elements in contiguous parts of a multiple of `grain`, a few a thread.
@@ -104,11 +133,17 @@ impl Cpu {
         (len.div_ceil(size), size)
     }
 
-    /// The working space of the thread that calls.
-    fn scratch(&self) -> Shared<f32> {
-        let thread = self.pool.current_thread_index().unwrap_or(0);
-        let offset = self.scratch.block.offset as usize + thread * Description::SCRATCH_BYTES_PER_THREAD;
-        Shared(self.region.at(offset).cast())
+    /// The working space of a thread of the pool, for that thread.
+    #[allow(clippy::mut_from_ref, reason = "each thread takes its own")]
+    fn scratch_of(&self, thread: usize) -> &mut [f32] {
+        let offset = self.scratch.block.offset as usize + (SHARED_FLOATS + thread * SCRATCH_FLOATS) * 4;
+        // SAFETY: the block has room for this many threads; operations run one at a time, and in each a thread takes its own.
+        unsafe { std::slice::from_raw_parts_mut(self.region.at(offset).cast(), SCRATCH_FLOATS) }
+    }
+
+    /// The working space that the threads of one operation share.
+    fn shared_scratch(&self) -> Shared<f32> {
+        Shared(self.region.at(self.scratch.block.offset as usize).cast())
     }
 }
 

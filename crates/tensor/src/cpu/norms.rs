@@ -108,7 +108,7 @@ impl Norms for Cpu {
 
 impl Cpu {
     /// Carries out `task(first row, rows)` on parts of `total` rows.
-    pub(super) fn by_rows(&self, total: usize, task: impl Fn(usize, usize) + Sync + Send) {
+    pub(super) fn by_rows(&self, total: usize, task: impl Fn(usize, usize) + Sync) {
         let (tasks, rows) = self.parts(total, 1);
         self.parallel(tasks, |t| task(t * rows, rows.min(total - t * rows)));
     }

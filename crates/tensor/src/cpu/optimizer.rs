@@ -5,6 +5,7 @@ use super::loss::{BLOCK, add_wide};
 use super::{Cpu, M, S, Shared};
 use crate::device::{AdamW, Optimizer};
 use crate::fixed::{self, Wide};
+use crate::math::squares16;
 use crate::{DType, Float, bf16};
 use std::sync::Mutex;
 
@@ -75,6 +76,12 @@ impl Cpu {
     }
 }
 
+kernel! {
+    fn sum_of_squares(x: &[f32], sum: &mut f64) {
+        *sum = squares16(x);
+    }
+}
+
 impl Optimizer for Cpu {
     fn accumulate(&self, values: S<'_>, sums: M<'_>, fresh: bool) {
         let values = values.get::<f32>();
@@ -101,7 +108,9 @@ impl Optimizer for Cpu {
             for start in (t * size..end).step_by(BLOCK) {
                 let block = &mut block[..BLOCK.min(end - start)];
                 g.read(start, block);
-                sum = sum.plus(Wide::of(block.iter().map(|x| f64::from(*x) * f64::from(*x)).sum()));
+                let mut squares = 0.0;
+                sum_of_squares(self.family, block, &mut squares);
+                sum = sum.plus(Wide::of(squares));
             }
             let mut total = total.lock().expect("no task panics");
             *total = total.plus(sum);

@@ -1,25 +1,32 @@
-//! Lookups, the rotary embedding, activations, sums and dropout.
+//! Lookups, the rotary embedding, sums and dropout; elementwise operations are carried out part by part.
 
+use super::activations::{gelu_backward, gelus, swiglu, swiglu_backward};
 use super::family::{for_float, kernel};
 use super::norms::COLUMNS;
 use super::{Cpu, CpuBuf, M, S, Shared};
 use crate::Float;
 use crate::device::{Columns, Dropout, Pointwise, RopeDims};
-use crate::math::{mix, sigmoid, survives};
+use crate::math::{mix, survives};
 
 impl Pointwise for Cpu {
     fn embedding(&self, ids: S<'_>, table: S<'_>, dim: usize, out: M<'_>, accumulate: bool) {
         for_float!(table, T => {
             let (ids, table, out) = (ids.get::<i32>(), table.get::<T>(), out.get::<T>());
-            for (id, row) in ids.iter().zip(out.chunks_exact_mut(dim)) {
-                let at = *id as usize * dim;
-                let found = &table[at..at + dim];
-                if accumulate {
-                    add(self.family, row, found);
-                } else {
-                    row.copy_from_slice(found);
+            assert_eq!(out.len(), ids.len() * dim, "rows of a lookup");
+            let out = Shared::of(out);
+            self.by_rows(ids.len(), |first, n| {
+                // SAFETY: this task takes its own rows.
+                let rows = unsafe { out.part(first * dim, n * dim) }.chunks_exact_mut(dim);
+                for (id, row) in ids[first..first + n].iter().zip(rows) {
+                    let at = *id as usize * dim;
+                    let found = &table[at..at + dim];
+                    if accumulate {
+                        add(self.family, row, found);
+                    } else {
+                        row.copy_from_slice(found);
+                    }
                 }
-            }
+            });
         });
     }
 
@@ -91,7 +98,7 @@ impl Pointwise for Cpu {
             self.by_elements(len, |part| {
                 // SAFETY: this task takes its own part.
                 let out = unsafe { out.part(part.start, part.len()) };
-                gelu(self.family, &x[part], out);
+                gelus(self.family, &x[part], out);
             });
         });
     }
@@ -104,20 +111,6 @@ impl Pointwise for Cpu {
         for_float!(x, T => self.update(x.get::<T>(), y.get::<T>(), add));
     }
 
-    fn add_rows(&self, x: M<'_>, b: S<'_>) {
-        for_float!(x, T => {
-            let (x, b) = (x.get::<T>(), b.get::<T>());
-            let dim = b.len();
-            let (rows, x) = (x.len() / dim, Shared::of(x));
-            self.by_rows(rows, |first, n| {
-                // SAFETY: this task takes its own rows.
-                for row in unsafe { x.part(first * dim, n * dim) }.chunks_exact_mut(dim) {
-                    add(self.family, row, b);
-                }
-            });
-        });
-    }
-
     fn sum_rows(&self, x: S<'_>, out: M<'_>, accumulate: bool) {
         for_float!(x, T => {
             let x = x.get::<T>();
@@ -128,10 +121,16 @@ impl Pointwise for Cpu {
     fn copy_columns(&self, src: S<'_>, from: Columns, dst: M<'_>, to: Columns, cols: usize) {
         for_float!(src, T => {
             let (src, dst) = (src.get::<T>(), dst.get::<T>());
-            assert_eq!(src.len() / from.of, dst.len() / to.of, "rows to copy columns of");
-            for (src, dst) in src.chunks_exact(from.of).zip(dst.chunks_exact_mut(to.of)) {
-                dst[to.start..to.start + cols].copy_from_slice(&src[from.start..from.start + cols]);
-            }
+            let rows = src.len() / from.of;
+            assert_eq!(rows, dst.len() / to.of, "rows to copy columns of");
+            let dst = Shared::of(dst);
+            self.by_rows(rows, |first, n| {
+                // SAFETY: this task takes its own rows.
+                let dst = unsafe { dst.part(first * to.of, n * to.of) }.chunks_exact_mut(to.of);
+                for (src, dst) in src[first * from.of..].chunks_exact(from.of).zip(dst) {
+                    dst[to.start..to.start + cols].copy_from_slice(&src[from.start..from.start + cols]);
+                }
+            });
         });
     }
 
@@ -164,7 +163,7 @@ pub(super) fn dropout_key(sequence: i64, salt: u64) -> u64 {
 
 impl Cpu {
     /// Carries out `task` on parts of `len` elements.
-    fn by_elements(&self, len: usize, task: impl Fn(std::ops::Range<usize>) + Sync + Send) {
+    pub(super) fn by_elements(&self, len: usize, task: impl Fn(std::ops::Range<usize>) + Sync) {
         let (tasks, size) = self.parts(len, 64);
         self.parallel(tasks, |t| task(t * size..((t + 1) * size).min(len)));
     }
@@ -224,56 +223,6 @@ kernel! {
                     b[i] = T::narrow(y.mul_add(cos[i], x * s));
                 }
             }
-        }
-    }
-}
-
-kernel! {
-    fn swiglu<T: Float>(gate: &[T], up: &[T], out: &mut [T]) {
-        for ((o, g), u) in out.iter_mut().zip(gate).zip(up) {
-            let g = g.wide();
-            *o = T::narrow(g * sigmoid(g) * u.wide());
-        }
-    }
-}
-
-kernel! {
-    fn swiglu_backward<T: Float>(gate: &mut [T], up: &mut [T], dout: &[T]) {
-        for ((gate, up), d) in gate.iter_mut().zip(up).zip(dout) {
-            let (g, u, d) = (gate.wide(), up.wide(), d.wide());
-            let s = sigmoid(g);
-            let silu = g * s;
-            let slope = s * (1.0 + g * (1.0 - s));
-            (*gate, *up) = (T::narrow(d * u * slope), T::narrow(d * silu));
-        }
-    }
-}
-
-/// `0.5 (1 + tanh(u)) = sigmoid(2u)`, with `2u = 2 sqrt(2 / pi) (x + 0.044715 x^3)`: that sigmoid, and the slope of
-/// `2u`.
-#[inline(always)]
-fn gate_of_gelu(x: f32) -> (f32, f32) {
-    const SCALE: f32 = 1.595_769;
-    let square = x * x;
-    let twice = SCALE * x * square.mul_add(0.044_715, 1.0);
-    (sigmoid(twice), SCALE * square.mul_add(3.0 * 0.044_715, 1.0))
-}
-
-kernel! {
-    fn gelu<T: Float>(x: &[T], out: &mut [T]) {
-        for (o, x) in out.iter_mut().zip(x) {
-            let x = x.wide();
-            *o = T::narrow(x * gate_of_gelu(x).0);
-        }
-    }
-}
-
-kernel! {
-    fn gelu_backward<T: Float>(x: &mut [T], dout: &[T]) {
-        for (x, d) in x.iter_mut().zip(dout) {
-            let at = x.wide();
-            let (s, slope) = gate_of_gelu(at);
-            *x = T::narrow(d.wide() * (s + at * s * (1.0 - s) * slope));
         }
     }
 }

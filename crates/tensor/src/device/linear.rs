@@ -25,10 +25,50 @@ pub struct MatmulDims {
     pub k: usize,
 }
 
+/// What becomes of a product's sums where they are stored.
+#[derive(Debug)]
+pub struct Epilogue<'a, B> {
+    /// The chains begin at what `c` holds, instead of zero.
+    pub accumulate: bool,
+    /// `[n]`, in the type of `c`: added to every row after its chains, before the sum is rounded.
+    pub bias: Option<Slice<'a, B>>,
+    /// What else is computed of the stored result.
+    pub activation: Option<Activation<'a, B>>,
+}
+
+/// A function of a product's stored (and so rounded) result, `[m, n]` in its type, that is stored beside it.
+#[derive(Debug)]
+pub enum Activation<'a, B> {
+    /// `out = gelu(c)`, as [`crate::device::Pointwise::gelu`].
+    Gelu {
+        /// Where it goes.
+        out: SliceMut<'a, B>,
+    },
+    /// `out = silu(gate) * c`, as [`crate::device::Pointwise::swiglu`].
+    Swiglu {
+        /// What goes through the activation.
+        gate: Slice<'a, B>,
+        /// Where it goes.
+        out: SliceMut<'a, B>,
+    },
+}
+
+impl<B> Epilogue<'_, B> {
+    /// The product alone.
+    pub fn store() -> Self {
+        Self { accumulate: false, bias: None, activation: None }
+    }
+
+    /// The product, added to what is there when `accumulate`.
+    pub fn accumulate(accumulate: bool) -> Self {
+        Self { accumulate, ..Self::store() }
+    }
+}
+
 /// Matrix products. Each operand and the result is f32 or bf16; sums are f32, rounded once where the result is bf16.
 pub trait Linear: Memory {
-    /// `c = a b`, or `c += a b` when `accumulate`. Each element is one chain of fused multiply-adds over
-    /// `k` in order, begun at zero, or at `c`. One row in the layout [`MatmulLayout::Nt`], all f32, a token being generated, is
+    /// `c = a b`, or `c += a b`, and what the epilogue adds to that. Each element is one chain of fused multiply-adds over
+    /// `k` in order, begun at zero, or at `c`. One row in the layout [`MatmulLayout::Nt`], a token being generated, is
     /// summed as [`crate::math::dot16`] does instead: packing the weight would cost more than the product.
     fn matmul(
         &self,
@@ -37,6 +77,6 @@ pub trait Linear: Memory {
         a: Slice<'_, Self::Buf>,
         b: Slice<'_, Self::Buf>,
         c: SliceMut<'_, Self::Buf>,
-        accumulate: bool,
+        epilogue: Epilogue<'_, Self::Buf>,
     );
 }

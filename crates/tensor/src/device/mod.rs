@@ -13,7 +13,7 @@ mod optimizer;
 mod pointwise;
 
 pub use attention::{Attention, AttentionDims, AttentionInput, AttentionSaved, Dropout};
-pub use linear::{Linear, MatmulDims, MatmulLayout};
+pub use linear::{Activation, Epilogue, Linear, MatmulDims, MatmulLayout};
 pub use loss::Loss;
 pub use memory::{Buffer, Memory};
 pub use norms::{LayerNorm, Norms, RowStats};

@@ -78,9 +78,6 @@ pub trait Pointwise: Memory {
     /// `x += y`.
     fn add(&self, x: SliceMut<'_, Self::Buf>, y: Slice<'_, Self::Buf>);
 
-    /// `x[r] += b` for every row `r` of `x`.
-    fn add_rows(&self, x: SliceMut<'_, Self::Buf>, b: Slice<'_, Self::Buf>);
-
     /// `out = sum over rows of x`, row by row in order; added to `out` when `accumulate`.
     fn sum_rows(&self, x: Slice<'_, Self::Buf>, out: SliceMut<'_, Self::Buf>, accumulate: bool);
 

@@ -3,8 +3,9 @@
 //! The same program on `Dry` issues the same allocations as on a real device of the same description.
 
 use crate::device::{
-    AdamW, Attention, AttentionDims, AttentionInput, AttentionSaved, Buffer, Columns, Dropout, LayerNorm,
-    Linear, Loss, MatmulDims, MatmulLayout, Memory, Norms, Optimizer, Pointwise, RopeDims, RowStats,
+    AdamW, Attention, AttentionDims, AttentionInput, AttentionSaved, Buffer, Columns, Dropout, Epilogue,
+    LayerNorm, Linear, Loss, MatmulDims, MatmulLayout, Memory, Norms, Optimizer, Pointwise, RopeDims,
+    RowStats,
 };
 use crate::ledger::Charge;
 use crate::{Category, DType, Description, Ledger, OutOfMemory, Phase, Slice, SliceMut};
@@ -146,7 +147,7 @@ impl Memory for Dry {
 }
 
 impl Linear for Dry {
-    fn matmul(&self, _: MatmulLayout, d: MatmulDims, _: S<'_>, _: S<'_>, _: M<'_>, _: bool) {
+    fn matmul(&self, _: MatmulLayout, d: MatmulDims, _: S<'_>, _: S<'_>, _: M<'_>, _: Epilogue<'_, DryBuf>) {
         let flops = (2 * (d.m * d.n) as u64).saturating_mul(d.k as u64);
         self.count(Flops { matmul: flops, attention: 0 });
     }
@@ -200,7 +201,6 @@ impl Pointwise for Dry {
     fn gelu(&self, _: S<'_>, _: M<'_>) {}
     fn gelu_backward(&self, _: M<'_>, _: S<'_>) {}
     fn add(&self, _: M<'_>, _: S<'_>) {}
-    fn add_rows(&self, _: M<'_>, _: S<'_>) {}
     fn sum_rows(&self, _: S<'_>, _: M<'_>, _: bool) {}
     fn copy_columns(&self, _: S<'_>, _: Columns, _: M<'_>, _: Columns, _: usize) {}
     fn dropout(&self, _: M<'_>, _: Dropout<'_, DryBuf>) {}

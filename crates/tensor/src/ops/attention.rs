@@ -18,6 +18,8 @@ pub struct Attended<'a, D: Attention> {
     pub positions: View<'a, D>,
     /// Zeros among the probabilities.
     pub dropout: Option<Dropout<'a, D::Buf>>,
+    /// The number, in the whole layer, of the first head here: where heads are sharded, dropout depends on it.
+    pub first_head: Option<usize>,
 }
 
 impl<D: Attention> Clone for Attended<'_, D> {
@@ -35,12 +37,22 @@ impl<'a, D: Attention> Attended<'a, D> {
             k: self.k.slice,
             v: self.v.slice,
             positions: self.positions.slice,
-            dropout: self.dropout,
+            dropout: self.dropout.map(|d| Dropout { salt: d.salt.wrapping_add(self.head_salt()), ..d }),
         }
+    }
+
+    /// What [`Dropout`] adds to the salt for the first head here.
+    fn head_salt(&self) -> u64 {
+        (self.first_head.unwrap_or(0) as u64) << 32
     }
 
     /// Placements of the result.
     fn check(&self, operation: &'static str, d: &AttentionDims) -> Result<Placements, Error> {
+        let placed = [&self.q, &self.k, &self.v, &self.positions].map(|view| &view.placements);
+        let placements = rules::attention(operation, placed[0], placed[1], placed[2], placed[3])?;
+        if self.dropout.is_some() {
+            rules::attention_dropout(operation, &placements, self.first_head.is_some())?;
+        }
         let (q, k, v, positions) = (self.q.shape, self.k.shape, self.v.shape, self.positions.shape);
         let fits = q == Shape::matrix(d.batch * d.queries, d.heads * d.head_dim)
             && k == Shape::matrix(d.batch * d.keys, d.kv_heads * d.head_dim)
@@ -58,10 +70,8 @@ impl<'a, D: Attention> Attended<'a, D> {
             let keys = Shape::vector(dropout.keys.len());
             require(keys == Shape::vector(d.batch), operation, &[q, keys])?;
             require_types(operation, &[], &[(dropout.keys.dtype(), DType::I64)])?;
-            // Heads that are sharded would draw the zeros of the first ones.
-            rules::dropout(&self.q.placements)?;
         }
-        Ok(rules::attention(&self.q.placements, &self.k.placements, &self.v.placements)?)
+        Ok(placements)
     }
 }
 
@@ -117,13 +127,14 @@ pub fn attention_backward<D: Attention>(
 ) -> Result<AttentionGradients<D>, Error> {
     const NAME: &str = "attention backward";
     let placements = input.check(NAME, &dims)?;
+    let (made, like) = (forward.out.placements(), forward.lse.placements());
+    let placements = rules::attention_gradient(&placements, &made, &like, &dout.placements)?;
     let Attended { q, k, v, .. } = input;
     let (out, lse) = (forward.out.shape(), forward.lse.shape());
     let fits = dout.shape == q.shape && out == q.shape && lse == Shape::matrix(q.shape.rows(), dims.heads);
     require(fits, NAME, &[q.shape, out, lse, dout.shape])?;
     let alike = [q.dtype(), forward.out.dtype(), dout.dtype()];
     require_types(NAME, &alike, &[(forward.lse.dtype(), DType::F32)])?;
-    let placements = rules::elementwise(NAME, [&placements, &dout.placements])?;
     let mut dk = activation(device, NAME, k.dtype(), k.shape, placements)?;
     let mut dv = activation(device, NAME, v.dtype(), v.shape, placements)?;
     let mut dq = activation(device, NAME, DType::F32, q.shape, placements)?;

@@ -4,17 +4,20 @@ mod attention;
 mod linear;
 mod loss;
 mod norms;
+mod optimizer;
 mod pointwise;
 
 pub use attention::{Attended, AttentionForward, AttentionGradients, attention, attention_backward};
 pub use linear::{
-    Matrix, linear, linear_input_gradient, linear_input_gradient_into, linear_into, linear_weight_gradient,
+    Matrix, affine, affine_gelu, affine_into, affine_swiglu, linear, linear_input_gradient,
+    linear_input_gradient_into, linear_into, linear_weight_gradient,
 };
 pub use loss::{cross_entropy, sum_wide};
 pub use norms::{NormWeights, Normed, norm, norm_input_gradient, norm_weight_gradient};
+pub use optimizer::{Stepped, accumulate, adamw, clip_factor, sum_squares};
 pub use pointwise::{
-    add, add_bias, add_embedding, bias_gradient, columns, copy_like, dropout, embedding, embedding_gradient,
-    gelu, gelu_backward, rope, set_columns, swiglu, swiglu_backward,
+    add, add_embedding, bias_gradient, columns, copy_like, dropout, embedding, embedding_gradient, gelu,
+    gelu_backward, rope, set_columns, swiglu, swiglu_backward,
 };
 
 use crate::device::Memory;

@@ -31,12 +31,12 @@ pub fn add_embedding<D: Pointwise>(
     x: ViewMut<'_, D>,
 ) -> Result<(), Error> {
     const NAME: &str = "embedding";
+    let placements = rules::lookup(&ids.placements, &table.placements)?;
+    rules::accumulate(NAME, ("x", &x.placements), &placements)?;
     let dim = table.shape.cols();
     let fits = x.shape == Shape::matrix(ids.shape.len(), dim) && !table.shape.is_empty();
     require(fits, NAME, &[ids.shape, table.shape, x.shape])?;
     require_types(NAME, &[table.dtype(), x.dtype()], &[(ids.dtype(), DType::I32)])?;
-    let placements = rules::lookup(&ids.placements, &table.placements)?;
-    rules::accumulate(NAME, &x.placements, &placements)?;
     device.embedding(ids.slice, table.slice, dim, x.slice, true);
     Ok(())
 }
@@ -53,13 +53,13 @@ pub fn embedding_gradient<D: Pointwise>(
     accumulate: bool,
 ) -> Result<(), Error> {
     const NAME: &str = "embedding backward";
+    let placements = rules::lookup_gradient(&dy.placements, &ids.placements)?;
+    rules::accumulate(NAME, ("dtable", &dtable.placements), &placements)?;
     let dim = dtable.shape.cols();
     let fits = dy.shape == Shape::matrix(ids.shape.len(), dim) && !dtable.shape.is_empty();
     require(fits, NAME, &[ids.shape, dy.shape, dtable.shape])?;
     let exact = [(ids.dtype(), DType::I32), (dtable.dtype(), DType::F32)];
     require_types(NAME, &[dy.dtype()], &exact)?;
-    let placements = rules::rowwise_weight_gradient(NAME, &dy.placements, &ids.placements)?;
-    rules::accumulate(NAME, &dtable.placements, &placements)?;
     device.embedding_gradient(ids.slice, dy.slice, dim, dtable.slice, accumulate);
     Ok(())
 }
@@ -75,6 +75,7 @@ pub fn rope<D: Pointwise>(
     table: View<'_, D>,
     inverse: bool,
 ) -> Result<(), Error> {
+    rules::rope(&x.placements, &positions.placements, &table.placements)?;
     let head_dim = table.shape.cols();
     let fits = head_dim.is_multiple_of(2)
         && x.shape.cols().checked_rem(head_dim) == Some(0)
@@ -82,7 +83,6 @@ pub fn rope<D: Pointwise>(
     require(fits, "rope", &[x.shape, positions.shape, table.shape])?;
     let exact = [(positions.dtype(), DType::I32), (table.dtype(), DType::F32)];
     require_types("rope", &[x.dtype()], &exact)?;
-    // Linear and elementwise in x: any placement of x is kept.
     let dims = RopeDims { rows: x.shape.rows(), heads: x.shape.cols() / head_dim, head_dim };
     device.rope(dims, x.slice, positions.slice, table.slice, inverse);
     Ok(())
@@ -93,9 +93,9 @@ pub fn rope<D: Pointwise>(
 /// # Errors
 /// Shapes, types or placements that do not fit; out of memory.
 pub fn swiglu<D: Pointwise>(device: &D, gate: View<'_, D>, up: View<'_, D>) -> Result<Tensor<D>, Error> {
+    let placements = rules::elementwise("swiglu", [("gate", &gate.placements), ("up", &up.placements)])?;
     require(gate.shape == up.shape, "swiglu", &[gate.shape, up.shape])?;
     require_types("swiglu", &[gate.dtype(), up.dtype()], &[])?;
-    let placements = rules::elementwise("swiglu", [&gate.placements, &up.placements])?;
     let mut out = activation(device, "swiglu", gate.dtype(), gate.shape, placements)?;
     device.swiglu(gate.slice, up.slice, out.view_mut().slice);
     Ok(out)
@@ -112,9 +112,10 @@ pub fn swiglu_backward<D: Pointwise>(
     dout: View<'_, D>,
 ) -> Result<(), Error> {
     const NAME: &str = "swiglu backward";
+    let operands = [("gate", &gate.placements), ("up", &up.placements), ("dout", &dout.placements)];
+    rules::elementwise(NAME, operands)?;
     require(gate.shape == up.shape && gate.shape == dout.shape, NAME, &[gate.shape, up.shape, dout.shape])?;
     require_types(NAME, &[gate.dtype(), up.dtype(), dout.dtype()], &[])?;
-    rules::elementwise(NAME, [&gate.placements, &up.placements, &dout.placements])?;
     device.swiglu_backward(gate.slice, up.slice, dout.slice);
     Ok(())
 }
@@ -124,8 +125,8 @@ pub fn swiglu_backward<D: Pointwise>(
 /// # Errors
 /// Types or placements that do not fit; out of memory.
 pub fn gelu<D: Pointwise>(device: &D, x: View<'_, D>) -> Result<Tensor<D>, Error> {
+    let placements = rules::elementwise("gelu", [("x", &x.placements)])?;
     require_types("gelu", &[x.dtype()], &[])?;
-    let placements = rules::elementwise("gelu", [&x.placements])?;
     let mut out = activation(device, "gelu", x.dtype(), x.shape, placements)?;
     device.gelu(x.slice, out.view_mut().slice);
     Ok(out)
@@ -137,9 +138,9 @@ pub fn gelu<D: Pointwise>(device: &D, x: View<'_, D>) -> Result<Tensor<D>, Error
 /// Shapes, types or placements that do not fit.
 pub fn gelu_backward<D: Pointwise>(device: &D, x: ViewMut<'_, D>, dout: View<'_, D>) -> Result<(), Error> {
     const NAME: &str = "gelu backward";
+    rules::elementwise(NAME, [("x", &x.placements), ("dout", &dout.placements)])?;
     require(x.shape == dout.shape, NAME, &[x.shape, dout.shape])?;
     require_types(NAME, &[x.dtype(), dout.dtype()], &[])?;
-    rules::elementwise(NAME, [&x.placements, &dout.placements])?;
     device.gelu_backward(x.slice, dout.slice);
     Ok(())
 }
@@ -149,23 +150,10 @@ pub fn gelu_backward<D: Pointwise>(device: &D, x: ViewMut<'_, D>, dout: View<'_,
 /// # Errors
 /// Shapes, types or placements that do not fit.
 pub fn add<D: Pointwise>(device: &D, x: ViewMut<'_, D>, y: View<'_, D>) -> Result<(), Error> {
+    rules::add("add", [("x", &x.placements), ("y", &y.placements)])?;
     require(x.shape == y.shape, "add", &[x.shape, y.shape])?;
     require_types("add", &[x.dtype(), y.dtype()], &[])?;
-    rules::add(&x.placements, &y.placements)?;
     device.add(x.slice, y.slice);
-    Ok(())
-}
-
-/// Adds the bias `b [out]` to every row of `x [tokens, out]`.
-///
-/// # Errors
-/// Shapes, types or placements that do not fit.
-pub fn add_bias<D: Pointwise>(device: &D, x: ViewMut<'_, D>, b: View<'_, D>) -> Result<(), Error> {
-    let fits = b.shape == Shape::vector(x.shape.cols()) && !b.shape.is_empty();
-    require(fits, "bias", &[x.shape, b.shape])?;
-    require_types("bias", &[x.dtype(), b.dtype()], &[])?;
-    rules::bias(&x.placements, &b.placements)?;
-    device.add_rows(x.slice, b.slice);
     Ok(())
 }
 
@@ -179,10 +167,10 @@ pub fn bias_gradient<D: Pointwise>(
     db: ViewMut<'_, D>,
     accumulate: bool,
 ) -> Result<(), Error> {
+    let placements = rules::bias_gradient(&dy.placements)?;
+    rules::accumulate("bias backward", ("db", &db.placements), &placements)?;
     require(db.shape == Shape::vector(dy.shape.cols()), "bias backward", &[dy.shape, db.shape])?;
     require_types("bias backward", &[dy.dtype()], &[(db.dtype(), DType::F32)])?;
-    let placements = rules::bias_gradient(&dy.placements)?;
-    rules::accumulate("bias backward", &db.placements, &placements)?;
     device.sum_rows(dy.slice, db.slice, accumulate);
     Ok(())
 }
@@ -202,9 +190,9 @@ pub fn columns<D: Pointwise>(
     start: usize,
     cols: usize,
 ) -> Result<Tensor<D>, Error> {
+    let placements = rules::columns(&x.placements)?;
     require(has_columns(x.shape, start, cols), "columns", &[x.shape])?;
     require_types("columns", &[x.dtype()], &[])?;
-    let placements = rules::columns(&x.placements)?;
     let mut out = activation(device, "columns", x.dtype(), Shape::matrix(x.shape.rows(), cols), placements)?;
     let (from, to) = (Columns { of: x.shape.cols(), start }, Columns { of: cols, start: 0 });
     device.copy_columns(x.slice, from, out.view_mut().slice, to, cols);
@@ -221,12 +209,12 @@ pub fn set_columns<D: Pointwise>(
     out: ViewMut<'_, D>,
     start: usize,
 ) -> Result<(), Error> {
+    let placements = rules::columns(&x.placements)?;
+    rules::accumulate("columns", ("out", &out.placements), &placements)?;
     let cols = x.shape.cols();
     let fits = has_columns(out.shape, start, cols) && x.shape.rows() == out.shape.rows();
     require(fits, "columns", &[x.shape, out.shape])?;
     require_types("columns", &[x.dtype(), out.dtype()], &[])?;
-    let placements = rules::columns(&x.placements)?;
-    rules::accumulate("columns", &out.placements, &placements)?;
     let (from, to) = (Columns { of: cols, start: 0 }, Columns { of: out.shape.cols(), start });
     device.copy_columns(x.slice, from, out.slice, to, cols);
     Ok(())
@@ -241,10 +229,10 @@ pub fn dropout<D: Pointwise>(
     x: ViewMut<'_, D>,
     dropout: Dropout<'_, D::Buf>,
 ) -> Result<(), Error> {
+    rules::dropout(&x.placements)?;
     let fits = x.shape.rows().checked_rem(dropout.keys.len()) == Some(0);
     require(fits, "dropout", &[x.shape, Shape::vector(dropout.keys.len())])?;
     require_types("dropout", &[x.dtype()], &[(dropout.keys.dtype(), DType::I64)])?;
-    rules::dropout(&x.placements)?;
     device.dropout(x.slice, dropout);
     Ok(())
 }

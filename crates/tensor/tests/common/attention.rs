@@ -66,6 +66,7 @@ impl Loaded {
                 salt: *salt,
                 rate: *rate,
             }),
+            first_head: None,
         }
     }
 }

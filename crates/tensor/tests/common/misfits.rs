@@ -1,19 +1,14 @@
 //! Operands of zeros for operations that should refuse them, and the check that they do.
 
 use super::{upload, vector};
-use memwall_layout::{Axis, Placement, Placements};
 use memwall_tensor::device::Device;
-use memwall_tensor::{Error, Shape, Tensor, View, ViewMut};
+use memwall_tensor::{Error, Shape, Tensor};
 
 /// What an operation said.
 pub type Said = Result<(), Error>;
 
 /// What operations said, by what was wrong.
 pub type Misfits = Vec<(&'static str, Said)>;
-
-pub const HALF_ROWS: Placement = Placement::Shard(0);
-pub const HALF_COLUMNS: Placement = Placement::Shard(1);
-pub const OWED: Placement = Placement::Partial;
 
 /// A matrix of zeros.
 pub fn m<D: Device>(device: &D, rows: usize, cols: usize) -> Tensor<D> {
@@ -28,16 +23,6 @@ pub fn v<D: Device>(device: &D, n: usize) -> Tensor<D> {
 /// A vector of ids, all zero.
 pub fn ids<D: Device>(device: &D, n: usize) -> Tensor<D> {
     vector(device, &vec![0i32; n])
-}
-
-/// A tensor as if it were placed so among tensor-parallel ranks.
-pub fn at<D: Device>(t: &Tensor<D>, placement: Placement) -> View<'_, D> {
-    View { placements: Placements::REPLICATED.with(Axis::Tp, placement), ..t.view() }
-}
-
-/// [`at`], to write.
-pub fn into<D: Device>(t: &mut Tensor<D>, placement: Placement) -> ViewMut<'_, D> {
-    ViewMut { placements: Placements::REPLICATED.with(Axis::Tp, placement), ..t.view_mut() }
 }
 
 /// Every one of `said` is refused, by what `kind` recognizes.

@@ -121,7 +121,7 @@ pub fn param(spec: &ModelSpec, name: &str) -> ParamId {
 pub const PARTS: [Part; 3] = [Part::Weight, Part::FirstMoment, Part::SecondMoment];
 
 /// The bits of every weight and moment.
-pub fn state_bits(rank: &Rank<Cpu>) -> Vec<u32> {
+pub fn state_bits<D: Device>(rank: &Rank<D>) -> Vec<u32> {
     params(rank)
         .flat_map(|p| PARTS.map(|part| rank.device().read_f32(rank.part(part, p))))
         .flatten()
@@ -192,7 +192,7 @@ pub struct Trace {
 }
 
 /// Carries out a step on each batch.
-pub fn trace(rank: &mut Rank<Cpu>, batches: &[Batch]) -> Trace {
+pub fn trace<D: Device>(rank: &mut Rank<D>, batches: &[Batch]) -> Trace {
     let steps = batches
         .iter()
         .map(|b| b.step(rank).unwrap())

@@ -4,7 +4,7 @@ use super::{Batch, cpu, rank_on};
 use memwall_engine::{Parameters, Rank, Settings};
 use memwall_model::{ModelConfig, ModelSpec, ParamId};
 use memwall_tensor::Cpu;
-use memwall_tensor::device::Memory;
+use memwall_tensor::device::Device;
 use safetensors::{Dtype, SafeTensors};
 use std::path::PathBuf;
 
@@ -56,7 +56,7 @@ impl Reference {
     }
 
     /// Gives `into` the reference's weights.
-    pub fn load(&self, into: &mut impl Parameters<Cpu>) {
+    pub fn load<D: Device>(&self, into: &mut impl Parameters<D>) {
         for (i, p) in self.spec.params.iter().enumerate() {
             let (device, dst) = into.parameter_mut(ParamId(i));
             device.write(dst, bytemuck::cast_slice(&self.model(&p.name)));
