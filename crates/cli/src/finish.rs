@@ -41,7 +41,8 @@ pub(crate) fn report(
         "stopped_early": end.stopped.map(Stopped::to_json),
         "median_tokens_per_second": totals.tokens_per_second,
         "median_mfu": totals.mfu,
-        "gemm_peak_flops": run.peak,
+        "gemm_peak_flops": run.peak.flops,
+        "gemm_peak_source": run.peak.source.to_string(),
         "threads": run.setup.description.threads,
         "memory": {
             "predicted": peaks_json(predicted),

@@ -9,6 +9,7 @@ use crate::failure::{Failure, Outcome};
 use crate::finish;
 use crate::job::{ExportType, ModelSource, show_bytes};
 use crate::machine;
+use crate::profile::{self, Peak};
 use crate::progress::Progress;
 use crate::report;
 use crate::run_folder::{Metrics, RunFolder, StepMetrics, read_back};
@@ -67,11 +68,12 @@ pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
             show_bytes(available)
         );
     }
-    let peak = machine::gemm_peak(setup.description).map_err(|e| Failure::Failed(e.to_string()))?;
+    let peak = profile::peak(setup.description).map_err(|e| Failure::Failed(e.to_string()))?;
     say!(
-        "machine    {} threads, {}FLOP/s in matrix products (measured)",
+        "machine    {} threads, {}FLOP/s in matrix products, which MFU refers to ({})",
         setup.description.threads,
-        report::count(peak)
+        report::count(peak.flops),
+        peak.source
     );
 
     let device = Cpu::new(setup.description, setup.budget).map_err(|e| Failure::Failed(e.to_string()))?;
@@ -174,8 +176,8 @@ pub(crate) struct Run<'a> {
     pub(crate) folder: &'a RunFolder,
     store: Store,
     pub(crate) rank: Rank<Cpu>,
-    /// FLOP/s that MFU refers to.
-    pub(crate) peak: f64,
+    /// What MFU refers to.
+    pub(crate) peak: Peak,
     /// Samples and valid tokens consumed so far.
     pub(crate) consumed: (u64, u64),
     /// Sees whether the run is to stop early.
@@ -267,7 +269,13 @@ impl Run<'_> {
         // Padded positions are computed like others, so they count as work.
         let worked = (t.global_batch * self.setup.settings.sequence) as f64;
         let flops = worked * self.setup.spec.flops_per_token(self.setup.settings.sequence) as f64;
-        Ok(StepMetrics { report, tokens, seconds, mfu: flops / seconds / self.peak, evaluation_loss: None })
+        Ok(StepMetrics {
+            report,
+            tokens,
+            seconds,
+            mfu: flops / seconds / self.peak.flops,
+            evaluation_loss: None,
+        })
     }
 
     fn evaluate(&mut self) -> Result<f64, Failure> {

@@ -25,7 +25,7 @@ mod tensor;
 
 pub use arena::Arena;
 pub use category::{ByCategory, Category};
-pub use cpu::{Cpu, Family};
+pub use cpu::{Cpu, Family, Traffic};
 pub use device::Device;
 pub use dry::Dry;
 pub use dtype::DType;

@@ -1,6 +1,7 @@
 //! The CPU device: one region of anonymous memory under the ledger's arena, one pool of threads.
 
 mod attention;
+mod bounds;
 mod family;
 mod gemm;
 mod loss;
@@ -10,6 +11,7 @@ mod optimizer;
 mod pointwise;
 mod region;
 
+pub use bounds::Traffic;
 pub use family::Family;
 pub use memory::CpuBuf;
 
