@@ -100,12 +100,13 @@ def memwall(args, sets):
         command += ["--set", item]
     quiet.require()
     others = quiet.Others()
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    complaints = open(f"{TARGET}/complaints.txt", "w+")
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=complaints)
     metrics = []
     while len(metrics) < count:
         time.sleep(0.1)
         if child.poll() is not None:
-            sys.exit(f"memwall ended before its steps were done: {child.stderr.read()}")
+            sys.exit(f"memwall ended before its steps were done: {read(complaints)}")
         try:
             with open(f"{run}/metrics.jsonl") as file:
                 metrics = [json.loads(line) for line in file if line.endswith("\n")]
@@ -133,18 +134,24 @@ def torch(args, sets, name, options):
         command += ["--set", item]
     quiet.require()
     others = quiet.Others()
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    # A compiler's warnings fit a pipe; one line is all that the script prints.
-    out, complaints = child.stdout.read(), child.stderr.read()
+    # Not a pipe: a compiler's warnings may be more than one holds.
+    complaints = open(f"{TARGET}/complaints.txt", "w+")
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True, env=environment)
+    out = child.stdout.read()
     _, status, usage = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     cores = others.cores(usage.ru_utime + usage.ru_stime)
     if child.returncode:
-        sys.exit(f"PyTorch's script ended with {child.returncode}: {complaints}")
+        sys.exit(f"PyTorch's script ended with {child.returncode}: {read(complaints)}")
     result = json.loads(out.splitlines()[-1])
     args.torch = result["torch"]
     return Row(f"PyTorch {name}", result["seconds"][args.warmup:], result["tokens"], result["losses"], result["parameters"],
                usage.ru_maxrss * 1024, cores)
+
+
+def read(file):
+    file.seek(0)
+    return file.read()
 
 
 def check(args, config, ours, theirs):
@@ -172,6 +179,12 @@ def rounds(args):
     return rows
 
 
+def cpu():
+    with open("/proc/cpuinfo") as file:
+        fields = dict(map(str.strip, line.split(":", 1)) for line in file if ":" in line)
+    return f"{fields.get('model name', os.uname().machine)}, {os.cpu_count()} cores"
+
+
 def table(args, rows):
     """The medians in Markdown."""
     names = list(dict.fromkeys(row.name for row in rows))
@@ -181,7 +194,7 @@ def table(args, rows):
     median = lambda name, key: statistics.median(getattr(row, key) for row in counted[name])
     rate, peak = median("memwall", "rate"), median("memwall", "peak")
     length = {"long": "1 x 8192"}.get(args.mode, {"S": "4 x 512", "XS": "8 x 256"}[args.model])
-    lines = [f"Model {args.model}, {args.mode}, {length} tokens a step, {args.threads} threads; PyTorch {args.torch}"
+    lines = [f"{time.strftime('%Y-%m-%d', time.gmtime())}; {cpu()}. Model {args.model}, {args.mode}, {length} tokens a step, {args.threads} threads; PyTorch {args.torch}"
              f"{', tcmalloc' if preload() else ''}.", "",
              "| | tokens/s | memwall is | peak RSS, MB | memwall takes | runs that count | others, cores at most |",
              "|---|---|---|---|---|---|---|"]
