@@ -43,7 +43,7 @@ pub(crate) fn profile(args: &ProfileArgs) -> Result<(), Failure> {
         .map_err(|e| Failure::Failed(e.to_string()))?;
     profile.write(&path).fail()?;
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&profile).expect("plain values are JSON"));
+        say!("{}", profile.to_text());
     } else {
         tell!("{}", table(&profile));
         say!("saved      {}", path.display());

@@ -106,8 +106,25 @@ impl Profile {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             disk.make_folder(folder)?;
         }
-        let text = serde_json::to_string_pretty(self).expect("plain values are JSON");
-        disk.replace(path, format!("{text}\n").as_bytes())
+        disk.replace(path, format!("{}\n", self.to_text()).as_bytes())
+    }
+
+    /// As the file has it.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        serde_json::to_string_pretty(self).expect("plain values are JSON")
+    }
+
+    /// From the text of a file.
+    ///
+    /// # Errors
+    /// It is no profile of this format.
+    pub fn from_text(text: &str) -> Result<Self, String> {
+        let profile: Self = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        if profile.format != FORMAT {
+            return Err(format!("its format is {}, not {FORMAT}", profile.format));
+        }
+        Ok(profile)
     }
 
     /// Reads a file that this machine can rely on.
@@ -117,10 +134,7 @@ impl Profile {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(Unusable::Absent),
             Err(e) => return Err(Unusable::Damaged(e.to_string())),
         };
-        let profile: Self = serde_json::from_str(&text).map_err(|e| Unusable::Damaged(e.to_string()))?;
-        if profile.format != FORMAT {
-            return Err(Unusable::Damaged(format!("its format is {}, not {FORMAT}", profile.format)));
-        }
+        let profile = Self::from_text(&text).map_err(Unusable::Damaged)?;
         if profile.machine != *machine {
             return Err(Unusable::Foreign(format!("it is of another machine ({})", profile.machine)));
         }
