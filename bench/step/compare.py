@@ -154,24 +154,31 @@ def read(file):
     return file.read()
 
 
-def check(args, config, ours, theirs):
-    """Both must have trained the same model on as many tokens: an untrained one is as good as a guess."""
-    guess = math.log(config["vocab_size"])
-    for row in (ours, theirs):
+def parameters(args):
+    """Of the model, as memwall counts them."""
+    plan = subprocess.run([args.memwall, "plan", f"{HERE}/{args.model}.toml", "--json"], check=True, stdout=subprocess.PIPE)
+    return json.loads(plan.stdout)["parameters"]
+
+
+def check(args, count, rows):
+    """All must have trained the same model: an untrained one is as good as a guess."""
+    with open(f"{HERE}/{args.model}.toml", "rb") as file:
+        guess = math.log(tomllib.load(file)["model"]["config"]["vocab_size"])
+    for row in rows:
         if not abs(row.losses[0] - guess) < 0.5 or not all(map(math.isfinite, row.losses)):
             sys.exit(f"{row.name}: losses {row.losses} are not those of this model, whose first is near {guess:.2f}")
+        if row.parameters not in (None, count):
+            sys.exit(f"{row.name} has {row.parameters} parameters, memwall {count}")
 
 
 def rounds(args):
     sets, variants = MODES[args.mode]
     names = args.variant or list(variants)
-    with open(f"{HERE}/{args.model}.toml", "rb") as file:
-        config = tomllib.load(file)["model"]["config"]
-    rows = []
+    rows, count = [], parameters(args)
     for round_ in range(args.rounds):
         ours = memwall(args, sets)
         theirs = [torch(args, sets, name, variants[name]) for name in names]
-        check(args, config, ours, theirs[0])
+        check(args, count, [ours, *theirs])
         rows += [ours, *theirs]
         if round_ == 0 and not args.variant:
             fastest = max(theirs, key=lambda row: row.rate)

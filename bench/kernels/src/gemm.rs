@@ -107,7 +107,7 @@ pub(crate) fn gemm(args: &GemmArgs) -> Result<(), Fault> {
         profile::today(),
         env!("CARGO_PKG_VERSION"),
         model.name,
-        watch.best() / 1e9
+        watch.full() / 1e9
     );
     println!("{header}");
     let names: Vec<&str> = workers.iter().map(|w| &*w.name).collect();

@@ -53,7 +53,7 @@ fn at(args: &KernelArgs, threads: usize, sizes: &Sizes) -> Result<String, Fault>
         rows.push(time_kernel(args, threads, kernel, &mut watch)?);
     }
     let others = others.cores();
-    let peak = watch.best();
+    let peak = watch.full();
     let bounds = format!(
         "{threads} threads: arithmetic {:.1} GFLOP/s, memory {:.1} GB/s; other processes used {others:.2} cores",
         peak / 1e9,
@@ -92,7 +92,7 @@ impl Row {
     fn print(&self, watch: &Watch, bandwidth: f64, markdown: &mut String) {
         let Kernel { name, size, dtype, .. } = &self.kernel;
         let dtype = type_name(*dtype);
-        let (arithmetic, memory) = (self.flops / watch.best(), self.bytes / bandwidth);
+        let (arithmetic, memory) = (self.flops / watch.full(), self.bytes / bandwidth);
         let (bound, by) = if arithmetic > memory { (arithmetic, "arithmetic") } else { (memory, "memory") };
         let (median, _) = watch.median(&self.slices);
         let raw = watch.raw(&self.slices);

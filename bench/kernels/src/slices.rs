@@ -5,15 +5,21 @@ use memwall_cli::profile;
 use memwall_tensor::Cpu;
 use std::time::{Duration, Instant};
 
-/// A slice around which arithmetic is slower than this share of the best does not count.
+/// A slice around which arithmetic is slower than this share of full speed does not count.
 const SAG: f64 = 0.97;
+/// Full speed is what this share of all loops of arithmetic do not reach: the very best may be moments of a clock that the
+/// machine does not keep up.
+const FULL: f64 = 0.9;
+/// Loops to begin with, so that there is something to compare with.
+const FIRST: usize = 50;
 /// Rounds of arithmetic before and after a slice: about a millisecond.
 const ROUNDS: usize = 200_000;
 
 /// Watches the speed of the machine's threads.
 pub(crate) struct Watch {
     device: Cpu,
-    best: f64,
+    /// Of all loops so far, in ascending order.
+    rates: Vec<f64>,
 }
 
 /// A slice that was timed.
@@ -28,21 +34,23 @@ pub(crate) struct Timed {
 impl Watch {
     /// Of so many threads.
     pub(crate) fn new(threads: usize) -> Result<Self, Fault> {
-        let device = profile::device(threads, 0)?;
-        let best = profile::multiply_adds(&device, Duration::from_millis(300));
-        Ok(Self { device, best })
+        let mut watch = Self { device: profile::device(threads, 0)?, rates: Vec::new() };
+        for _ in 0..FIRST {
+            watch.rate();
+        }
+        Ok(watch)
     }
 
-    /// The best rate of arithmetic so far, FLOP/s: the bound of every kernel.
-    pub(crate) fn best(&self) -> f64 {
-        self.best
+    /// Full speed of arithmetic as far as is known by now, FLOP/s: the bound of every kernel.
+    pub(crate) fn full(&self) -> f64 {
+        self.rates[((self.rates.len() - 1) as f64 * FULL) as usize]
     }
 
     fn rate(&mut self) -> f64 {
         let start = Instant::now();
         let flops = self.device.multiply_adds(ROUNDS);
         let rate = flops as f64 / start.elapsed().as_secs_f64();
-        self.best = self.best.max(rate);
+        self.rates.insert(self.rates.partition_point(|r| *r < rate), rate);
         rate
     }
 
@@ -60,7 +68,7 @@ impl Watch {
 
     /// Whether the machine ran at full speed around a slice, as far as is known by now.
     pub(crate) fn counts(&self, slice: &Timed) -> bool {
-        slice.rate >= SAG * self.best
+        slice.rate >= SAG * self.full()
     }
 
     /// Median of the slices that count, seconds, and how many these are.
@@ -107,7 +115,9 @@ mod tests {
     #[test]
     fn a_slice_beside_slow_arithmetic_does_not_count() {
         let mut watch = Watch::new(1).unwrap();
-        watch.best = 100.0;
+        // One moment of a faster clock, and some of a slower one.
+        watch.rates = [&[50.0; 5][..], &[100.0; 30], &[130.0]].concat();
+        assert_eq!(watch.full(), 100.0);
         let timed = |seconds, rate| Timed { seconds, rate };
         let slices = [timed(1.0, 99.0), timed(9.0, 96.0), timed(2.0, 98.0), timed(4.0, 100.0)];
         assert_eq!(watch.median(&slices), (Some(2.0), 3));
