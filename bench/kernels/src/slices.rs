@@ -7,18 +7,20 @@ use std::time::{Duration, Instant};
 
 /// A slice around which arithmetic is slower than this share of full speed does not count.
 const SAG: f64 = 0.97;
-/// Full speed is what this share of all loops of arithmetic do not reach: the very best may be moments of a clock that the
+/// Full speed is what this share of all measurements of it do not exceed: the very best may be moments of a clock that the
 /// machine does not keep up.
 const FULL: f64 = 0.9;
-/// Loops to begin with, so that there is something to compare with.
-const FIRST: usize = 50;
-/// Rounds of arithmetic before and after a slice: about a millisecond.
-const ROUNDS: usize = 200_000;
+/// Measurements of it to begin with, so that there is something to compare with.
+const FIRST: usize = 20;
+/// Rounds of a loop of arithmetic: about half a millisecond.
+const ROUNDS: usize = 100_000;
+/// Loops before and after a slice, of which the fastest tells: in the first, threads may still be waking up.
+const LOOPS: usize = 4;
 
 /// Watches the speed of the machine's threads.
 pub(crate) struct Watch {
     device: Cpu,
-    /// Of all loops so far, in ascending order.
+    /// All measurements so far, in ascending order.
     rates: Vec<f64>,
 }
 
@@ -47,9 +49,12 @@ impl Watch {
     }
 
     fn rate(&mut self) -> f64 {
-        let start = Instant::now();
-        let flops = self.device.multiply_adds(ROUNDS);
-        let rate = flops as f64 / start.elapsed().as_secs_f64();
+        let once = |_| {
+            let start = Instant::now();
+            let flops = self.device.multiply_adds(ROUNDS);
+            flops as f64 / start.elapsed().as_secs_f64()
+        };
+        let rate = (0..LOOPS).map(once).fold(0.0, f64::max);
         self.rates.insert(self.rates.partition_point(|r| *r < rate), rate);
         rate
     }
