@@ -136,12 +136,13 @@ fn compare(
         return Err(format!("the sides do not compute the same: {product:?} gives {results:?}").into());
     }
     let mut slices = vec![Vec::new(); workers.len()];
-    for _ in 0..common.rounds {
-        for ((worker, &calls), slices) in workers.iter_mut().zip(&calls).zip(&mut slices) {
+    watch.enough(common.rounds, &mut slices, |watch, slices| {
+        for ((worker, &calls), slices) in workers.iter_mut().zip(&calls).zip(slices) {
             let calls = if common.tiny { 1 } else { calls };
             slices.push(watch.slice(PAUSE, || Ok(worker.multiply(product, calls)?.0))?);
         }
-    }
+        Ok(())
+    })?;
     Ok(slices)
 }
 

@@ -79,9 +79,12 @@ fn time_kernel(args: &KernelArgs, threads: usize, kernel: Kernel, watch: &mut Wa
     let mut case = (kernel.build)(Maker { device: &device }).map_err(refused)?;
     (case.run)();
     let time = Duration::from_millis(if args.common.tiny { 0 } else { 20 });
-    let slices =
-        (0..args.common.rounds).map(|_| watch.slice(Duration::ZERO, || Ok(repeat(time, &mut case.run))));
-    let slices = slices.collect::<Result<Vec<_>, _>>()?;
+    let mut slices = vec![Vec::new()];
+    watch.enough(args.common.rounds, &mut slices, |watch, slices| {
+        slices[0].push(watch.slice(Duration::ZERO, || Ok(repeat(time, &mut case.run)))?);
+        Ok(())
+    })?;
+    let slices = slices.remove(0);
     let (flops, bytes) = (case.flops, case.bytes);
     drop(case);
     Ok(Row { kernel, flops, bytes, slices })

@@ -15,7 +15,10 @@ const FIRST: usize = 20;
 /// Rounds of a loop of arithmetic: about half a millisecond.
 const ROUNDS: usize = 100_000;
 /// Loops before and after a slice, of which the fastest tells: in the first, threads may still be waking up.
-const LOOPS: usize = 4;
+const LOOPS: usize = 8;
+
+/// As many times the slices that are wanted may be tried, until so many count.
+const PATIENCE: u32 = 4;
 
 /// Watches the speed of the machine's threads.
 pub(crate) struct Watch {
@@ -74,6 +77,23 @@ impl Watch {
     /// Whether the machine ran at full speed around a slice, as far as is known by now.
     pub(crate) fn counts(&self, slice: &Timed) -> bool {
         slice.rate >= SAG * self.full()
+    }
+
+    /// Has `turn` add a slice to each side's, until each has so many that count, or patience ends.
+    pub(crate) fn enough(
+        &mut self,
+        wanted: u32,
+        slices: &mut [Vec<Timed>],
+        mut turn: impl FnMut(&mut Self, &mut [Vec<Timed>]) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        for _ in 0..PATIENCE * wanted {
+            turn(self, slices)?;
+            let counts = |side: &Vec<Timed>| side.iter().filter(|s| self.counts(s)).count();
+            if slices.iter().all(|side| counts(side) >= wanted as usize) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Median of the slices that count, seconds, and how many these are.

@@ -6,7 +6,7 @@ fn run(args: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let table = folder.path().join("table.md");
     let mut command = Command::new(env!("CARGO_BIN_EXE_memwall-bench"));
-    command.args(args).args(["--tiny", "--even-busy", "--rounds", "3", "--markdown"]).arg(&table);
+    command.args(args).args(["--tiny", "--even-busy", "--rounds", "1", "--markdown"]).arg(&table);
     let out = command.output().unwrap();
     assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
     std::fs::read_to_string(table).unwrap()
