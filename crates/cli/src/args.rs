@@ -17,6 +17,8 @@ pub(crate) enum Command {
     Train(TrainArgs),
     /// Say what a job will cost, without running it
     Plan(PlanArgs),
+    /// Measure how fast this machine is, for train to refer to
+    Profile(ProfileArgs),
     /// Write text with a trained model
     Generate(GenerateArgs),
     /// Look at models
@@ -175,6 +177,19 @@ impl PlanArgs {
         ];
         self.set.iter().cloned().chain(short.into_iter().flatten()).collect()
     }
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ProfileArgs {
+    /// Write to this file, and not to the user's cache, where train looks
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Small sizes alone: some seconds instead of a minute or two, and less to be relied on
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, ClapArgs)]

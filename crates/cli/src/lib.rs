@@ -22,6 +22,7 @@ mod machine;
 mod picture;
 mod plan;
 mod preset;
+pub mod profile;
 mod progress;
 mod report;
 mod resident;
@@ -38,6 +39,7 @@ pub fn run() -> ExitCode {
     let outcome = match args::Args::parse().command {
         args::Command::Train(a) => train::train(&a),
         args::Command::Plan(a) => plan::plan(&a),
+        args::Command::Profile(a) => profile::profile(&a),
         args::Command::Generate(a) => generate::generate(&a),
         args::Command::Model(args::ModelCommand::Inspect(a)) => inspect::inspect(&a),
         args::Command::Data(args::DataCommand::Prepare(a)) => data::prepare::prepare(&a),

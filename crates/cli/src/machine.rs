@@ -1,9 +1,10 @@
-//! What this machine has: cores, memory, and how fast it multiplies matrices.
+//! What this machine is and has: processor, cores, caches, memory, and the user's folder for caches.
 
-use memwall_tensor::device::{Epilogue, Linear, MatmulDims, MatmulLayout, Memory};
-use memwall_tensor::{Category, Cpu, DType, Description, OutOfMemory, Slice, SliceMut};
-use std::fs::read_to_string;
-use std::time::{Duration, Instant};
+use memwall_tensor::Family;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::fs::{read_dir, read_to_string};
+use std::path::{Path, PathBuf};
 
 /// No budget is larger: a region of this size can still be mapped.
 pub(crate) const ADDRESS_SPACE: u64 = 1 << 46;
@@ -32,33 +33,73 @@ fn field(file: &str, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// The best rate of a square matrix product on this machine with these threads, FLOP/s: what MFU refers to.
-/// Takes about half a second.
-///
-/// # Errors
-/// Out of memory.
-pub(crate) fn gemm_peak(description: Description) -> Result<f64, OutOfMemory> {
-    const N: usize = 768;
-    const BYTES: u64 = 3 * (N * N * 4) as u64;
-    let device = Cpu::new(description, BYTES + description.scratch_bytes() as u64 + 4096)?;
-    let new = || device.alloc(N * N, DType::F32, Category::Workspace);
-    let (mut a, mut b, mut c) = (new()?, new()?, new()?);
-    device.fill(SliceMut::all(&mut a), 0.5);
-    device.fill(SliceMut::all(&mut b), 0.25);
-    let dims = MatmulDims { m: N, n: N, k: N };
-    let mut best = Duration::MAX;
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(400) {
-        let t = Instant::now();
-        device.matmul(
-            MatmulLayout::Nt,
-            dims,
-            Slice::all(&a),
-            Slice::all(&b),
-            SliceMut::all(&mut c),
-            Epilogue::store(),
-        );
-        best = best.min(t.elapsed());
+/// Folder of this user where programs keep what they can make again.
+pub(crate) fn user_cache() -> Option<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let user = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
+    user.map(|folder| folder.join("memwall"))
+}
+
+/// What tells one machine from another where speed is concerned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// The processor's name, as the operating system gives it.
+    pub cpu: String,
+    /// Cores that this process may use.
+    pub cores: usize,
+    /// Caches of the first core, innermost first, such as "L1 data 32K".
+    pub caches: Vec<String>,
+    /// Instructions that kernels are compiled for here.
+    pub instructions: String,
+}
+
+impl Machine {
+    /// The machine that the program runs on.
+    #[must_use]
+    pub fn this() -> Self {
+        let instructions = match Family::detect() {
+            Family::Avx512 => "AVX-512",
+            Family::Avx2 => "AVX2",
+            Family::Portable => "portable",
+        };
+        Self { cpu: cpu(), cores: cores(), caches: caches(), instructions: instructions.into() }
     }
-    Ok(2.0 * (N as f64).powi(3) / best.as_secs_f64())
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let caches = self.caches.join(", ");
+        write!(f, "{}, {} cores, {}; caches {caches}", self.cpu, self.cores, self.instructions)
+    }
+}
+
+/// The name, and the numbers that tell processors of one name apart.
+fn cpu() -> String {
+    let text = read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let value = |name: &str| {
+        let mut pairs = text.lines().filter_map(|line| line.split_once(':'));
+        pairs.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())
+    };
+    let name = value("model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    match (value("cpu family"), value("model")) {
+        (Some(family), Some(model)) => format!("{name} (family {family}, model {model})"),
+        _ => name,
+    }
+}
+
+fn caches() -> Vec<String> {
+    let folders = read_dir("/sys/devices/system/cpu/cpu0/cache").into_iter().flatten().flatten();
+    let mut caches: Vec<_> = folders.filter_map(|folder| cache(&folder.path())).collect();
+    caches.sort();
+    caches
+}
+
+fn cache(folder: &Path) -> Option<String> {
+    let read = |name: &str| read_to_string(folder.join(name)).ok().map(|text| text.trim().to_owned());
+    let kind = match read("type")?.as_str() {
+        "Unified" => String::new(),
+        kind => format!(" {}", kind.to_lowercase()),
+    };
+    Some(format!("L{}{kind} {}", read("level")?, read("size")?))
 }

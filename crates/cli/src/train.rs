@@ -10,9 +10,10 @@ use crate::failure::{Failure, Outcome};
 use crate::finish;
 use crate::job::{Exactness, ExportType, ModelSource, show_bytes};
 use crate::machine;
+use crate::profile::{self, Peak};
 use crate::progress::Progress;
 use crate::report;
-use crate::resident::Peak;
+use crate::resident;
 use crate::run_folder::{Metrics, RunFolder, StepMetrics, read_back};
 use crate::setup::Setup;
 use memwall_checkpoint::{Export, FloatType, ModelFile, RunState, Store, write_model};
@@ -71,11 +72,12 @@ pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
             show_bytes(available)
         );
     }
-    let peak = machine::gemm_peak(setup.description).map_err(|e| Failure::Failed(e.to_string()))?;
+    let peak = profile::peak(setup.description).map_err(|e| Failure::Failed(e.to_string()))?;
     say!(
-        "machine    {} threads, {}FLOP/s in matrix products (measured)",
+        "machine    {} threads, {}FLOP/s in matrix products, which MFU refers to ({})",
         setup.description.threads,
-        report::count(peak)
+        report::count(peak.flops),
+        peak.source
     );
 
     let device = Cpu::new(setup.description, setup.budget).map_err(|e| Failure::Failed(e.to_string()))?;
@@ -96,7 +98,7 @@ pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
         store,
         rank,
         prediction: &prediction,
-        resident: Peak::default(),
+        resident: resident::Peak::default(),
         exact,
         peak,
         consumed: (0, 0),
@@ -195,11 +197,11 @@ pub(crate) struct Run<'a> {
     pub(crate) rank: Rank<Cpu>,
     pub(crate) prediction: &'a Prediction,
     /// What the process has taken.
-    pub(crate) resident: Peak,
+    pub(crate) resident: resident::Peak,
     /// Whether memory is what was predicted.
     pub(crate) exact: Exact,
-    /// FLOP/s that MFU refers to.
-    pub(crate) peak: f64,
+    /// What MFU refers to.
+    pub(crate) peak: Peak,
     /// Samples and valid tokens consumed so far.
     pub(crate) consumed: (u64, u64),
     /// Sees whether the run is to stop early.
@@ -302,7 +304,13 @@ impl Run<'_> {
         // Padded positions are computed like others, so they count as work.
         let worked = (t.global_batch * self.setup.settings.sequence) as f64;
         let flops = worked * self.setup.spec.flops_per_token(self.setup.settings.sequence) as f64;
-        Ok(StepMetrics { report, tokens, seconds, mfu: flops / seconds / self.peak, evaluation_loss: None })
+        Ok(StepMetrics {
+            report,
+            tokens,
+            seconds,
+            mfu: flops / seconds / self.peak.flops,
+            evaluation_loss: None,
+        })
     }
 
     fn evaluate(&mut self) -> Result<f64, Failure> {

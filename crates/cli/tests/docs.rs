@@ -96,3 +96,26 @@ fn every_example_is_a_job_that_is_taken() {
     }
     assert!(seen >= 3, "{seen}");
 }
+
+// The sizes of what docs/performance.md compares, and what it says of them.
+#[test]
+fn the_jobs_of_the_comparison_of_steps_are_taken_in_every_mode() {
+    let modes: [&[&str]; 4] = [
+        &[],
+        &["precision.mode=bf16"],
+        &["memory.recompute=full"],
+        &["data.sequence_length=8192", "train.micro_batch=1", "train.global_batch=1"],
+    ];
+    for (name, parameters) in [("S", 109_529_856u64), ("XS", 5_261_568)] {
+        for mode in modes {
+            let mut args = vec!["plan".to_owned(), format!("bench/step/{name}.toml"), "--json".to_owned()];
+            args.extend(mode.iter().flat_map(|set| ["--set".to_owned(), (*set).to_owned()]));
+            args.extend(["--set".to_owned(), "memory.budget=1 TiB".to_owned()]);
+            let out =
+                Command::new(env!("CARGO_BIN_EXE_memwall")).args(&args).current_dir(root()).output().unwrap();
+            assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+            let plan: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+            assert_eq!(plan["parameters"], parameters, "{name}");
+        }
+    }
+}

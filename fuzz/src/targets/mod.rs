@@ -6,6 +6,7 @@ mod faults;
 mod index;
 mod job;
 mod model;
+mod profile;
 mod safetensors;
 mod shards;
 mod tokenizer;
@@ -72,6 +73,7 @@ pub static TARGETS: &[Definition] = &[
     index::DEFINITION,
     tokenizer::DEFINITION,
     job::DEFINITION,
+    profile::DEFINITION,
     checkpoint::DEFINITION,
     shards::DEFINITION,
     faults::DEFINITION,

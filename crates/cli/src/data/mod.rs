@@ -7,10 +7,10 @@ mod show;
 
 use crate::failure::Failure;
 use crate::job::{DataFrom, Job, Packing, SourceJob};
+use crate::machine;
 use memwall_data::{Cut, Dataset, Prepared, Source, Tokenizer};
 use set::PreparedSet;
 use show::Show;
-use std::env;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -115,12 +115,9 @@ fn cache(job: &Job) -> Result<PathBuf, Failure> {
             ))
         });
     }
-    let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let user = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
-    let user = user.map(|folder| folder.join("memwall"));
     let beside = job.run.dir.parent().unwrap_or(Path::new("")).join("data-cache");
     let mut refusals = Vec::new();
-    for folder in user.into_iter().chain([beside]) {
+    for folder in machine::user_cache().into_iter().chain([beside]) {
         match writable(&folder) {
             Ok(()) => return Ok(folder),
             Err(e) => refusals.push(format!("{}: {e}", folder.display())),

@@ -2,6 +2,7 @@
 
 mod activations;
 mod attention;
+mod bounds;
 mod family;
 mod finish;
 mod gemm;
@@ -16,6 +17,7 @@ mod pool;
 mod region;
 mod simd;
 
+pub use bounds::Traffic;
 pub use family::Family;
 pub use memory::CpuBuf;
 pub use pool::allowed_cores;

@@ -1,0 +1,116 @@
+//! Comparisons that need no other program: the CPU device's kernels against what the machine bounds them to, and its matrix
+//! products against a vendor's library.
+
+mod cases;
+mod gemm;
+mod kernels;
+mod library;
+mod quiet;
+mod slices;
+mod worker;
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Times memwall's kernels.
+#[derive(Debug, Parser)]
+#[command(name = "memwall-bench", version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Each kernel of the CPU device against its bound: arithmetic, or memory
+    Kernels(KernelArgs),
+    /// Matrix products against a library of the BLAS kind
+    Gemm(GemmArgs),
+    /// One side of the comparison of matrix products: `gemm` starts it
+    #[command(hide = true)]
+    Worker(WorkerArgs),
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// Slices of each figure that must count; up to four times as many are tried
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Time although other processes use the machine: the figures then mean little
+    #[arg(long)]
+    even_busy: bool,
+    /// Sizes that take no time, to see whether the program works
+    #[arg(long)]
+    tiny: bool,
+    /// Write the table, in Markdown, to this file too
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct KernelArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Only kernels whose name has this in it
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+    /// Threads; may be given several times [default: 1, and all cores]
+    #[arg(long, value_name = "N")]
+    threads: Vec<usize>,
+}
+
+#[derive(Debug, Args)]
+struct GemmArgs {
+    #[command(flatten)]
+    common: Common,
+    /// A library with cblas_sgemm, such as libmkl_rt.so or OpenBLAS; without one, memwall alone
+    #[arg(long, value_name = "PATH")]
+    library: Option<PathBuf>,
+    /// Threads of each side [default: all cores]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+struct WorkerArgs {
+    /// Threads
+    #[arg(long)]
+    threads: usize,
+    /// The library that computes; without one, memwall
+    #[arg(long)]
+    library: Option<PathBuf>,
+}
+
+/// What ends the program, in words.
+type Fault = Box<dyn std::error::Error>;
+
+/// Writes what `--markdown` asks for.
+fn write_markdown(common: &Common, text: &str) -> Result<(), Fault> {
+    match &common.markdown {
+        Some(path) => {
+            std::fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()).into())
+        }
+        None => Ok(()),
+    }
+}
+
+/// The cores that this process may use.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Kernels(args) => kernels::kernels(&args),
+        Command::Gemm(args) => gemm::gemm(&args),
+        Command::Worker(args) => worker::serve(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            eprintln!("memwall-bench: {fault}");
+            ExitCode::FAILURE
+        }
+    }
+}
