@@ -20,7 +20,7 @@ use crate::math::dot16;
 use backward::{Backward, backward};
 use forward::{Forward, forward};
 use product::Source;
-use sight::{Sight, Zeros};
+use sight::{Rows, Sight, Zeros};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Longest head.
@@ -99,6 +99,7 @@ impl Attention for Cpu {
                     q,
                     k: source(input.k, &d, kv),
                     v: source(input.v, &d, kv),
+                    values: Rows::new(v, d.kv_heads, d.head_dim, b * d.keys, kv),
                     heads,
                     queries: tile * queries..((tile + 1) * queries).min(d.queries),
                     sight: Sight::new(&d, positions, b),

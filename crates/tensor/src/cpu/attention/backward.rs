@@ -52,8 +52,8 @@ impl<T> Backward<'_, T> {
         let mut turns = 0u32;
         while self.progress[before].load(Ordering::Acquire) < count {
             std::hint::spin_loop();
-            turns += 1;
-            if turns % 1024 == 0 {
+            turns = turns.wrapping_add(1);
+            if turns.is_multiple_of(1024) {
                 std::thread::yield_now();
             }
         }

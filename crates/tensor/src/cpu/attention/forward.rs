@@ -16,6 +16,9 @@ use std::ops::Range;
 /// Most rows of a task: queries of one head, and behind them those of the next.
 pub(super) const ROWS: usize = 192;
 
+/// Rows, in generation, that values are not packed for.
+const FEW: usize = 4;
+
 /// Floats of working space.
 pub(super) const SCRATCH_FLOATS: usize = 2 * ROWS * Q_LINE + 2 * COLUMNS + MOST_ROWS * P_LINE;
 
@@ -37,6 +40,8 @@ pub(super) struct Forward<'a, T> {
     /// Keys and values of all sequences.
     pub(super) k: Source<'a>,
     pub(super) v: Source<'a>,
+    /// Values of this sequence's head.
+    pub(super) values: Rows<'a, T>,
     pub(super) heads: Range<usize>,
     pub(super) queries: Range<usize>,
     pub(super) sight: Sight<'a>,
@@ -74,7 +79,9 @@ pub(super) fn forward<T: Float>(
     while j < seen {
         let m = keys.min(seen - j);
         pack_columns(family, t.k, t.sequence * d.keys + j, m, kt);
-        pack_panels(family, t.v, t.sequence * d.keys + j, m, v);
+        if rows > FEW {
+            pack_panels(family, t.v, t.sequence * d.keys + j, m, v);
+        }
         if beginnings.last <= j && j + keys <= t.sight.ahead + first + 1 {
             lanes[..rows].fill(Lanes { start: 0, end: keys });
         } else {
@@ -103,12 +110,18 @@ pub(super) fn forward<T: Float>(
             soften(family, s, lanes, &mut max[strip.clone()], &mut sum[strip.clone()], acc, line);
             for (r, (row, lanes)) in strip.zip(s.chunks_mut(P_LINE).zip(lanes)) {
                 if let Some(zeros) = zeros(t.heads.start + r / n) {
-                    for l in lanes.start..lanes.end {
-                        row[l] *= zeros.factor(first + r % n, j + l);
+                    for (l, p) in row.iter_mut().enumerate().take(lanes.end).skip(lanes.start) {
+                        *p *= zeros.factor(first + r % n, j + l);
                     }
                 }
             }
-            sum_lanes(family, lanes, any, s, Panels { data: v, lines: m, from: 0 }, acc, (width, line));
+            if rows > FEW {
+                sum_lanes(family, lanes, any, s, Panels { data: v, lines: m, from: 0 }, acc, (width, line));
+            } else {
+                for (lanes, (s, acc)) in lanes.iter().zip(s.chunks(P_LINE).zip(acc.chunks_mut(line))) {
+                    sum_in_place(family, &s[lanes.start..lanes.end], t.values, j + lanes.start, acc);
+                }
+            }
         }
         j += keys;
     }
@@ -155,6 +168,33 @@ kernel! {
             for x in row.chunks_exact(16) {
                 for l in 0..16 {
                     sum[l] += x[l];
+                }
+            }
+        }
+    }
+}
+
+kernel! {
+    /// `to += sum over l of p[l] x[first + l]`, each element one chain, as in [`sum_lanes`].
+    fn sum_in_place<T: Float>(p: &[f32], x: Rows<'_, T>, first: usize, to: &mut [f32]) {
+        const BLOCK: usize = 64;
+        for (b, to) in to[..x.head_dim].chunks_mut(BLOCK).enumerate() {
+            let from = b * BLOCK;
+            if let Ok(to) = <&mut [f32; BLOCK]>::try_from(&mut *to) {
+                // In registers: what is summed in memory waits for itself.
+                let mut sums = *to;
+                for (l, p) in p.iter().enumerate() {
+                    let row = &x.row(first + l)[from..from + BLOCK];
+                    for e in 0..BLOCK {
+                        sums[e] = p.mul_add(row[e].wide(), sums[e]);
+                    }
+                }
+                *to = sums;
+            } else {
+                for (l, p) in p.iter().enumerate() {
+                    for (to, x) in to.iter_mut().zip(&x.row(first + l)[from..]) {
+                        *to = p.mul_add(x.wide(), *to);
+                    }
                 }
             }
         }

@@ -62,7 +62,8 @@ impl<'a> Sight<'a> {
     #[inline(always)]
     pub(super) fn lanes(&self, i: usize, j: usize, n: usize) -> Lanes {
         let keys = self.keys(i);
-        Lanes { start: keys.start.max(j) - j, end: keys.end.min(j + n).max(j) - j }
+        let end = keys.end.min(j + n).max(j) - j;
+        Lanes { start: (keys.start.max(j) - j).min(end), end }
     }
 
     pub(super) fn beginnings(&self, queries: Range<usize>) -> Beginnings {
