@@ -30,6 +30,29 @@ pub fn exp(x: f32) -> f32 {
     }
 }
 
+/// `e^x` for `x` up to 88, in fewer operations than [`exp`] and as exact: what a softmax takes of differences from its
+/// maximum. 0 from about -87.7 down; what is not a number comes back so.
+#[inline(always)]
+pub fn exp_below(x: f32) -> f32 {
+    // As in `exp`, and 127 more, so that the low bits are the power's biased exponent.
+    const MAGIC: f32 = 12_583_039.0;
+    // From here down that exponent is 0, and the power as well.
+    let clamped = if x < -88.0 { -88.0 } else { x };
+    let shifted = clamped.mul_add(std::f32::consts::LOG2_E, MAGIC);
+    let n = shifted - MAGIC;
+    let r = n.mul_add(-0.693_359_4, clamped);
+    let r = n.mul_add(2.121_944_4e-4, r);
+    // Remez' polynomial of this form on |r| <= ln 2 / 2: relative error 3.1e-9.
+    let p = 1.381_454e-3;
+    let p = r.mul_add(p, 8.368_745e-3);
+    let p = r.mul_add(p, 4.166_839e-2);
+    let p = r.mul_add(p, 0.166_665_2);
+    let p = r.mul_add(p, 0.499_999_93);
+    let p = r.mul_add(p, 1.0);
+    let p = r.mul_add(p, 1.0);
+    p * f32::from_bits(shifted.to_bits() << 23)
+}
+
 /// `1 / (1 + e^-x)`.
 #[inline(always)]
 pub fn sigmoid(x: f32) -> f32 {
@@ -200,6 +223,7 @@ mod tests {
         fn exp_is_within_its_bound(x in -87.0f32..88.0) {
             let want = f64::from(x).exp();
             prop_assert!((f64::from(exp(x)) / want - 1.0).abs() < 2e-7);
+            prop_assert!((f64::from(exp_below(x)) / want - 1.0).abs() < 2e-7);
         }
 
         #[test]
@@ -237,6 +261,11 @@ mod tests {
         assert_eq!(exp(0.0), 1.0);
         assert!(exp(f32::NAN).is_nan());
         assert!(exp(1e9).is_finite());
+        for x in [-87.8, -88.0, -1e3, -1e30, f32::NEG_INFINITY] {
+            assert_eq!(exp_below(x), 0.0);
+        }
+        assert_eq!(exp_below(0.0), 1.0);
+        assert!(exp_below(f32::NAN).is_nan() && exp_below(-f32::NAN).is_nan());
     }
 
     #[test]

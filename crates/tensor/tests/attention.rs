@@ -79,6 +79,35 @@ proptest! {
     }
 
     #[test]
+    fn a_query_has_the_same_bits_with_cached_keys_as_among_all(
+        d in dims(300), window in prop::option::of(1usize..300), longest in 1usize..400, seed: u64,
+    ) {
+        let d = AttentionDims { keys: d.queries, window, ..d };
+        let whole = Case::random(d, 1.0, seed).packed(longest, seed ^ 1).0;
+        let all = whole.run(&cpu(1));
+        let mut s = Stream::new(seed);
+        // Few as in generation, or many as in a prompt.
+        let most = if s.below(2) == 0 { d.queries.min(4) } else { d.queries };
+        let queries = 1 + s.below(most);
+        let mut last = whole.clone();
+        last.dims.queries = queries;
+        let skip = d.queries - queries;
+        let rows_of = |x: &[f32], width: usize| -> Vec<f32> {
+            let cut = |b: usize| x[(b * d.queries + skip) * width..(b + 1) * d.queries * width].to_vec();
+            (0..d.batch).flat_map(cut).collect()
+        };
+        let wide = d.heads * d.head_dim;
+        (last.q, last.dout) = (rows_of(&whole.q, wide), rows_of(&whole.dout, wide));
+        last.positions = (0..d.batch)
+            .flat_map(|b| whole.positions[b * d.queries + skip..(b + 1) * d.queries].to_vec())
+            .collect();
+        let cached = last.run(&cpu(2));
+        prop_assert_eq!(bits(&cached.out), bits(&rows_of(&all.out, wide)));
+        prop_assert_eq!(bits(&cached.lse), bits(&rows_of(&all.lse, d.heads)));
+        prop_assert_eq!(bits(&cached.dq), bits(&rows_of(&all.dq, wide)));
+    }
+
+    #[test]
     fn functionary_265_packed_documents_do_not_see_each_other(
         d in dims(200), longest in 1usize..150, window in prop::option::of(1usize..200), seed: u64,
     ) {
@@ -129,11 +158,18 @@ fn the_largest_head_and_the_edges_of_tiles_are_no_exception() {
 }
 
 #[test]
+fn many_tiles_of_queries_and_of_keys_are_no_exception() {
+    for (case, threads) in across_tiles().into_iter().zip([1, 2, 3].into_iter().cycle()) {
+        case.check(&cpu(threads));
+    }
+}
+
+#[test]
 fn documents_may_begin_and_end_at_the_edges_of_tiles_and_beside_them() {
     let device = cpu(2);
     let d =
         AttentionDims { batch: 1, queries: 200, keys: 200, heads: 2, kv_heads: 2, head_dim: 5, window: None };
-    for start in [1, 62, 63, 64, 65, 127, 128, 129, 199] {
+    for start in [1, 5, 6, 13, 14, 62, 63, 64, 65, 127, 128, 129, 199] {
         let mut case = Case::random(d, 1.0, 6);
         for place in start..d.keys {
             case.positions[place] = (place - start) as i32;

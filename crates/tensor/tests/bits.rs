@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::attention::cases_of;
+use common::attention::{Case, across_tiles, cases_of};
 use common::*;
 use memwall_tensor::device::{AdamW, Epilogue, Linear, MatmulDims, MatmulLayout, Memory, Optimizer};
 use memwall_tensor::fixed::{OVERFLOWED, Wide};
@@ -35,6 +35,14 @@ fn matmul(
     bytes(device, &[&c])
 }
 
+/// Attention and its gradients.
+fn attention(device: &Cpu, case: &Case, dtype: DType) -> Vec<u8> {
+    let loaded = case.load(device, dtype);
+    let f = ops::attention(device, case.dims, loaded.input()).unwrap();
+    let b = ops::attention_backward(device, case.dims, loaded.input(), &f, loaded.dout.view()).unwrap();
+    bytes(device, &[&f.out, &f.lse, &b.dq, &b.dk, &b.dv])
+}
+
 fn layouts() -> impl Strategy<Value = MatmulLayout> {
     prop::sample::select(&[MatmulLayout::Nt, MatmulLayout::Nn, MatmulLayout::Tn][..])
 }
@@ -60,12 +68,7 @@ proptest! {
 
     #[test]
     fn of_attention_and_its_gradients(case in cases_of(80), dtype in floating()) {
-        same_everywhere(|d| {
-            let loaded = case.load(d, dtype);
-            let f = ops::attention(d, case.dims, loaded.input()).unwrap();
-            let b = ops::attention_backward(d, case.dims, loaded.input(), &f, loaded.dout.view()).unwrap();
-            bytes(d, &[&f.out, &f.lse, &b.dq, &b.dk, &b.dv])
-        });
+        same_everywhere(|d| attention(d, &case, dtype));
     }
 
     #[test]
@@ -158,5 +161,12 @@ fn of_products_beyond_the_blocks() {
         for types in [[DType::F32; 3], [DType::BF16; 3]] {
             same_everywhere(|d| matmul(d, layout, MatmulDims { m, n, k }, types, true, 9));
         }
+    }
+}
+
+#[test]
+fn of_attention_across_tiles() {
+    for (case, dtype) in across_tiles().iter().zip(FLOATS.into_iter().cycle()) {
+        same_everywhere(|d| attention(d, case, dtype));
     }
 }

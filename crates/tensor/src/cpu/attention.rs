@@ -1,99 +1,81 @@
 //! Causal attention in tiles, with grouped heads; memory linear in the sequence.
 //!
-//! A tile of keys is transposed once in this thread's scratch, and every query row that sees it meets it there.
-//! Tile sizes are constants: they decide the order of sums. A query sees a run of keys that ends at its own place;
-//! how long it is, its document, its window and causality decide together, and tiles outside of it are skipped.
+//! A tile of keys and values is packed once in a thread's working space, and every row of queries that sees it meets it
+//! there, in products that run as those of matrices do. Tiles of keys have constant sizes: they decide the order of sums.
+//! A query sees a run of keys that ends at its own place; how long it is, its document, its window and causality decide
+//! together. Tiles outside of it are skipped; at its ends, sums of a strip of rows take the keys that all of them see, and
+//! for others parts of the strip, so that what is not seen is never touched.
+
+mod backward;
+mod forward;
+mod product;
+mod sight;
 
 use super::family::{for_float, kernel};
-use super::pointwise::dropout_key;
+use super::pack::{Elements, Operand, Stretch};
 use super::{Cpu, CpuBuf, M, S, Shared};
 use crate::Float;
 use crate::device::{Attention, AttentionDims, AttentionInput, AttentionSaved};
-use crate::math::{dot16, exp, ln, survives};
-use std::ops::Range;
+use crate::math::dot16;
+use backward::{Backward, backward};
+use forward::{Forward, forward};
+use product::Source;
+use sight::{Rows, Sight, Zeros};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// Keys of a tile.
-const KEYS: usize = 64;
-/// Queries of a task.
-const QUERIES: usize = 64;
 /// Longest head.
 const MAX_HEAD: usize = AttentionDims::MAX_HEAD_DIM;
 
-/// Backward: keys and values transposed, and their gradients.
-pub(super) const SCRATCH_FLOATS: usize = 4 * KEYS * MAX_HEAD;
-
-/// Where the rows of a head lie.
-#[derive(Clone, Copy)]
-struct Rows<'a, T> {
-    data: &'a [T],
-    stride: usize,
-    start: usize,
-    head_dim: usize,
+/// Keys of a tile: fewer where heads are long, so that a tile stays in the second cache.
+const fn keys_of(head_dim: usize) -> usize {
+    if head_dim <= 128 { 128 } else { 64 }
 }
 
-impl<'a, T> Rows<'a, T> {
-    fn new(data: &'a [T], heads: usize, head_dim: usize, first_row: usize, head: usize) -> Self {
-        let stride = heads * head_dim;
-        Self { data, stride, start: first_row * stride + head * head_dim, head_dim }
-    }
-
-    #[inline(always)]
-    fn row(&self, i: usize) -> &'a [T] {
-        let at = self.start + i * self.stride;
-        &self.data[at..at + self.head_dim]
-    }
+/// Floats of a row that products take: whole vectors of any family.
+const fn padded(head_dim: usize) -> usize {
+    head_dim.next_multiple_of(16)
 }
 
-/// Which keys the queries of one sequence see.
-#[derive(Clone, Copy)]
-struct Sight<'a> {
-    positions: &'a [i32],
-    /// Keys before the first query's place.
-    ahead: usize,
-    window: usize,
+/// Floats from one packed row to the next: an odd number of cache lines, so that rows do not meet in one set of a cache.
+const fn line_of(head_dim: usize) -> usize {
+    (head_dim.div_ceil(16) | 1) * 16
 }
 
-impl<'a> Sight<'a> {
-    fn new(d: &AttentionDims, positions: &'a [i32], sequence: usize) -> Self {
-        let positions = &positions[sequence * d.queries..(sequence + 1) * d.queries];
-        Self { positions, ahead: d.keys - d.queries, window: d.window.unwrap_or(usize::MAX) }
-    }
+/// From one packed query to the next, whatever the head.
+const Q_LINE: usize = line_of(MAX_HEAD);
+/// From one row of probabilities to the next.
+const P_LINE: usize = line_of(128);
+/// Floats of a transposed tile of keys.
+const COLUMNS: usize = if 128 * keys_of(128) > MAX_HEAD * keys_of(MAX_HEAD) {
+    128 * keys_of(128)
+} else {
+    MAX_HEAD * keys_of(MAX_HEAD)
+};
+/// Floats of a tile of keys or values in rows.
+const LINES: usize = if keys_of(128) * line_of(128) > keys_of(MAX_HEAD) * Q_LINE {
+    keys_of(128) * line_of(128)
+} else {
+    keys_of(MAX_HEAD) * Q_LINE
+};
 
-    /// The keys that query `i` sees.
-    #[inline(always)]
-    fn keys(&self, i: usize) -> Range<usize> {
-        let place = self.ahead + i;
-        let before = (self.positions[i].max(0) as usize).min(self.window - 1).min(place);
-        place - before..place + 1
-    }
+/// Floats of working space a thread.
+pub(super) const SCRATCH_FLOATS: usize = if forward::SCRATCH_FLOATS > backward::SCRATCH_FLOATS {
+    forward::SCRATCH_FLOATS
+} else {
+    backward::SCRATCH_FLOATS
+};
 
-    /// Those of them in the tile of `n` keys from `j` on, as lanes.
-    #[inline(always)]
-    fn lanes(&self, i: usize, j: usize, n: usize) -> Range<usize> {
-        let keys = self.keys(i);
-        keys.start.max(j) - j..keys.end.min(j + n).max(j) - j
-    }
+/// Cuts the next `len` floats off working space.
+fn take<'a>(scratch: &mut &'a mut [f32], len: usize) -> &'a mut [f32] {
+    let (part, rest) = std::mem::take(scratch).split_at_mut(len);
+    *scratch = rest;
+    part
 }
 
-/// Zeros among the probabilities of one head of one sequence.
-#[derive(Clone, Copy)]
-struct Zeros {
-    key: u64,
-    rate: f32,
-}
-
-impl Zeros {
-    fn new(input: &AttentionInput<'_, CpuBuf>, sequence: usize, head: usize) -> Option<Self> {
-        let d = input.dropout?;
-        let key = dropout_key(d.keys.get::<i64>()[sequence], d.salt.wrapping_add((head as u64) << 32));
-        Some(Self { key, rate: d.rate })
-    }
-
-    /// What query `i`'s probability of key `j` is multiplied by.
-    #[inline(always)]
-    fn factor(&self, i: usize, j: usize) -> f32 {
-        if survives(self.key, (i as u64) << 32 | j as u64, self.rate) { 1.0 / (1.0 - self.rate) } else { 0.0 }
-    }
+/// Rows of one key/value head, of all sequences.
+fn source<'a>(x: S<'a>, d: &AttentionDims, kv: usize) -> Source<'a> {
+    let rows = Operand { data: Elements::of(x), row: d.kv_heads * d.head_dim, step: 1 };
+    Source { rows, part: Stretch { from: kv * d.head_dim, len: d.head_dim } }
 }
 
 impl Attention for Cpu {
@@ -103,25 +85,28 @@ impl Attention for Cpu {
             let (positions, out, lse) = (input.positions.get::<i32>(), out.get::<T>(), lse.get::<f32>());
             check(&d, [q.len(), out.len()], [k.len(), v.len()], lse.len(), positions.len());
             let (out, lse) = (Shared::of(out), Shared::of(lse));
-            let tiles = d.queries.div_ceil(QUERIES);
-            self.parallel_scratch(d.batch * d.heads * tiles, |t, scratch| {
+            let (queries, parts) = forward::blocks(&d, self.pool.threads());
+            let (tiles, group) = (d.queries.div_ceil(queries), d.heads / d.kv_heads);
+            let chains = d.batch * d.kv_heads * parts;
+            self.parallel_scratch(chains * tiles, |t, scratch| {
                 // Late tiles see most keys: begin with them, so that threads end together.
-                let (tile, h, b) = (tiles - 1 - t % tiles, t / tiles % d.heads, t / tiles / d.heads);
-                let kv = h / (d.heads / d.kv_heads);
+                let (tile, chain) = (tiles - 1 - t / chains, t % chains);
+                let (part, kv, b) = (chain % parts, chain / parts % d.kv_heads, chain / parts / d.kv_heads);
+                let heads = kv * group + part * group / parts..kv * group + (part + 1) * group / parts;
                 let task = Forward {
-                    q: Rows::new(q, d.heads, d.head_dim, b * d.queries, h),
-                    k: Rows::new(k, d.kv_heads, d.head_dim, b * d.keys, kv),
-                    v: Rows::new(v, d.kv_heads, d.head_dim, b * d.keys, kv),
+                    d,
+                    sequence: b,
+                    q,
+                    k: source(input.k, &d, kv),
+                    v: source(input.v, &d, kv),
+                    values: Rows::new(v, d.kv_heads, d.head_dim, b * d.keys, kv),
+                    heads,
+                    queries: tile * queries..((tile + 1) * queries).min(d.queries),
                     sight: Sight::new(&d, positions, b),
-                    zeros: Zeros::new(&input, b, h),
-                    first: tile * QUERIES,
-                    end: ((tile + 1) * QUERIES).min(d.queries),
                     out,
                     lse,
-                    lse_at: b * d.queries * d.heads + h,
-                    heads: d.heads,
                 };
-                forward(self.family, task, &mut scratch[..2 * KEYS * MAX_HEAD]);
+                forward(self.family, &task, &|head| Zeros::new(&input, b, head), scratch);
             });
         });
     }
@@ -141,20 +126,82 @@ impl Attention for Cpu {
             let (q, k, v) = (input.q.get::<T>(), input.k.get::<T>(), input.v.get::<T>());
             let positions = input.positions.get::<i32>();
             let (out, lse, dout) = (saved.out.get::<T>(), saved.lse.get::<f32>(), dout.get::<T>());
-            let delta = delta.get::<f32>();
-            deltas(self.family, out, dout, d.head_dim, delta);
-            let delta: &[f32] = delta;
-            let (dq, dk, dv) = (dq.get::<f32>(), dk.get::<T>(), dv.get::<T>());
+            let (delta, dq) = (delta.get::<f32>(), dq.get::<f32>());
+            let (dk, dv) = (dk.get::<T>(), dv.get::<T>());
             check(&d, [q.len(), dq.len()], [k.len(), v.len()], lse.len(), positions.len());
             check(&d, [out.len(), dout.len()], [dk.len(), dv.len()], delta.len(), positions.len());
-            dq.fill(0.0);
+            self.deltas(out, dout, d.head_dim, delta);
+            let delta: &[f32] = delta;
             let (dq, dk, dv) = (Shared::of(dq), Shared::of(dk), Shared::of(dv));
-            self.parallel_scratch(d.batch * d.kv_heads, |t, scratch| {
-                let (kv, b) = (t % d.kv_heads, t / d.kv_heads);
-                let sight = Sight::new(&d, positions, b);
-                let task = Backward { d, q, k, v, lse, delta, dout, dq, dk, dv, b, kv, sight };
-                backward(self.family, task, &|head| Zeros::new(&input, b, head), &mut scratch[..SCRATCH_FLOATS]);
-            });
+            let tiles = d.keys.div_ceil(keys_of(d.head_dim));
+            // A head's tasks tell each other how far they are in working space that threads share.
+            let most = (super::SHARED_FLOATS / tiles).max(1);
+            let chains = d.batch * d.kv_heads;
+            for from in (0..chains).step_by(most) {
+                self.in_order(tiles, most.min(chains - from), |tile, chain, progress, scratch| {
+                    let (kv, b) = ((from + chain) % d.kv_heads, (from + chain) / d.kv_heads);
+                    let task = Backward {
+                        d,
+                        sequence: b,
+                        kv,
+                        tile,
+                        q,
+                        dout,
+                        lse,
+                        delta,
+                        k: source(input.k, &d, kv),
+                        v: source(input.v, &d, kv),
+                        sight: Sight::new(&d, positions, b),
+                        dq,
+                        dk,
+                        dv,
+                        progress,
+                    };
+                    backward(self.family, &task, &|head| Zeros::new(&input, b, head), scratch);
+                });
+            }
+        });
+    }
+}
+
+impl Cpu {
+    /// Carries out tasks `(tile, chain)`, begun tile by tile: a task may wait for the one before in its chain, which has then
+    /// been begun. A task must not panic while another waits for it.
+    fn in_order(
+        &self,
+        tiles: usize,
+        chains: usize,
+        task: impl Fn(usize, usize, &[AtomicU32], &mut [f32]) + Sync,
+    ) {
+        let (next, shared) = (AtomicUsize::new(0), self.shared_scratch());
+        self.together(false, &|thread| {
+            // SAFETY: this working space belongs to the operation under way, there are so many floats of it (see the caller),
+            // and any bits are a number; it is only read and written as atomics here.
+            let progress =
+                unsafe { std::slice::from_raw_parts(shared.at(0).cast::<AtomicU32>(), tiles * chains) };
+            if thread == 0 {
+                progress.iter().for_each(|x| x.store(0, Ordering::Relaxed));
+            }
+            self.pool.barrier();
+            loop {
+                let t = next.fetch_add(1, Ordering::Relaxed);
+                if t >= tiles * chains {
+                    return;
+                }
+                let (tile, chain) = (t / chains, t % chains);
+                task(tile, chain, &progress[chain * tiles..(chain + 1) * tiles], self.scratch_of(thread));
+            }
+        });
+    }
+
+    /// `delta = rowsum(out * dout)` a head.
+    fn deltas<T: Float>(&self, out: &[T], dout: &[T], head_dim: usize, delta: &mut [f32]) {
+        let (rows, delta) = (delta.len(), Shared::of(delta));
+        self.by_elements(rows, |part| {
+            let elements = part.start * head_dim..part.end * head_dim;
+            // SAFETY: this task takes its own part.
+            let delta = unsafe { delta.part(part.start, part.len()) };
+            row_dots(self.family, &out[elements.clone()], &dout[elements], head_dim, delta);
         });
     }
 }
@@ -166,213 +213,10 @@ fn check(d: &AttentionDims, like_q: [usize; 2], like_k: [usize; 2], like_lse: us
     assert!(fits && positions == rows && d.head_dim <= MAX_HEAD, "operands do not have {d:?}");
 }
 
-#[derive(Clone, Copy)]
-struct Forward<'a, T> {
-    q: Rows<'a, T>,
-    k: Rows<'a, T>,
-    v: Rows<'a, T>,
-    sight: Sight<'a>,
-    zeros: Option<Zeros>,
-    first: usize,
-    end: usize,
-    out: Shared<T>,
-    lse: Shared<f32>,
-    lse_at: usize,
-    heads: usize,
-}
-
 kernel! {
-    /// One tile of queries of one head: running maximum and sum (Dao et al., algorithm 1).
-    fn forward<T: Float>(t: Forward<'_, T>, scratch: &mut [f32]) {
-        let dim = t.q.head_dim;
-        let scale = 1.0 / (dim as f32).sqrt();
-        let (keys, acc) = scratch.split_at_mut(KEYS * MAX_HEAD);
-        let rows = t.end - t.first;
-        acc[..rows * dim].fill(0.0);
-        let (mut max, mut sum) = ([f32::NEG_INFINITY; QUERIES], [0f32; QUERIES]);
-        let seen = t.sight.ahead + t.end;
-        let start = (t.first..t.end).map(|i| t.sight.keys(i).start).min().unwrap_or(0);
-        let mut j = start / KEYS * KEYS;
-        while j < seen {
-            let n = KEYS.min(seen - j);
-            transpose(t.k, j, n, keys);
-            for i in t.first..t.end {
-                let lanes = t.sight.lanes(i, j, n);
-                if lanes.is_empty() {
-                    continue;
-                }
-                let r = i - t.first;
-                let mut s = scores(t.q.row(i), keys);
-                let mut top = max[r];
-                for x in &mut s[lanes.clone()] {
-                    *x *= scale;
-                    top = top.max(*x);
-                }
-                let shrink = exp(max[r] - top);
-                for (l, x) in s.iter_mut().enumerate() {
-                    *x = if l >= lanes.start && l < lanes.end { exp(*x - top) } else { 0.0 };
-                }
-                sum[r] = sum[r].mul_add(shrink, crate::math::sum16(KEYS, |l| s[l]));
-                max[r] = top;
-                let o = &mut acc[r * dim..(r + 1) * dim];
-                for x in o.iter_mut() {
-                    *x *= shrink;
-                }
-                if let Some(zeros) = t.zeros {
-                    for l in lanes.clone() {
-                        s[l] *= zeros.factor(i, j + l);
-                    }
-                }
-                for l in lanes {
-                    axpy(s[l], t.v.row(j + l), o);
-                }
-            }
-            j += n;
-        }
-        for i in t.first..t.end {
-            let r = i - t.first;
-            // SAFETY: this task alone writes rows `first .. end` of this head.
-            let (o, lse) = unsafe {
-                (t.out.part(t.q.start + i * t.q.stride, dim), t.lse.part(t.lse_at + i * t.heads, 1))
-            };
-            let inverse = 1.0 / sum[r];
-            for (o, a) in o.iter_mut().zip(&acc[r * dim..]) {
-                *o = T::narrow(a * inverse);
-            }
-            lse[0] = (f64::from(max[r]) + ln(f64::from(sum[r]))) as f32;
-        }
-    }
-}
-
-/// Keys `first .. first + n` as `[head_dim, KEYS]`; the rest of the tile is zero.
-#[inline(always)]
-fn transpose<T: Float>(x: Rows<'_, T>, first: usize, n: usize, out: &mut [f32]) {
-    if n < KEYS {
-        out[..x.head_dim * KEYS].fill(0.0);
-    }
-    for l in 0..n {
-        for (e, v) in x.row(first + l).iter().enumerate() {
-            out[e * KEYS + l] = v.wide();
-        }
-    }
-}
-
-/// `x . y_l` for each of a transposed tile's rows.
-#[inline(always)]
-fn scores<T: Float>(x: &[T], tile: &[f32]) -> [f32; KEYS] {
-    let mut s = [0f32; KEYS];
-    for (x, line) in x.iter().zip(tile.chunks_exact(KEYS)) {
-        let x = x.wide();
-        for l in 0..KEYS {
-            s[l] = x.mul_add(line[l], s[l]);
-        }
-    }
-    s
-}
-
-/// `y += a x`.
-#[inline(always)]
-fn axpy<T: Float>(a: f32, x: &[T], y: &mut [f32]) {
-    for (y, x) in y.iter_mut().zip(x) {
-        *y = a.mul_add(x.wide(), *y);
-    }
-}
-
-kernel! {
-    /// `delta = rowsum(out * dout)` a head.
-    fn deltas<T: Float>(out: &[T], dout: &[T], head_dim: usize, delta: &mut [f32]) {
-        let rows = out.chunks_exact(head_dim).zip(dout.chunks_exact(head_dim));
-        for (d, (o, g)) in delta.iter_mut().zip(rows) {
-            *d = dot16(o, g);
-        }
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Backward<'a, T> {
-    d: AttentionDims,
-    q: &'a [T],
-    k: &'a [T],
-    v: &'a [T],
-    lse: &'a [f32],
-    delta: &'a [f32],
-    dout: &'a [T],
-    dq: Shared<f32>,
-    dk: Shared<T>,
-    dv: Shared<T>,
-    b: usize,
-    kv: usize,
-    sight: Sight<'a>,
-}
-
-kernel! {
-    /// All queries of the heads that share one key/value head (Dao et al., algorithm 2).
-    fn backward<T: Float>(t: Backward<'_, T>, zeros: &dyn Fn(usize) -> Option<Zeros>, scratch: &mut [f32]) {
-        let d = t.d;
-        let dim = d.head_dim;
-        let scale = 1.0 / (dim as f32).sqrt();
-        let group = d.heads / d.kv_heads;
-        let k = Rows::new(t.k, d.kv_heads, dim, t.b * d.keys, t.kv);
-        let v = Rows::new(t.v, d.kv_heads, dim, t.b * d.keys, t.kv);
-        let (kt, rest) = scratch.split_at_mut(KEYS * MAX_HEAD);
-        let (vt, rest) = rest.split_at_mut(KEYS * MAX_HEAD);
-        let (dk, dv) = rest.split_at_mut(KEYS * MAX_HEAD);
-        let ahead = t.sight.ahead;
-        let mut j = 0;
-        while j < d.keys {
-            let n = KEYS.min(d.keys - j);
-            transpose(k, j, n, kt);
-            transpose(v, j, n, vt);
-            dk[..KEYS * dim].fill(0.0);
-            dv[..KEYS * dim].fill(0.0);
-            // Queries before the tile, or a window and more behind it, see none of it.
-            let end = (j + n).saturating_add(t.sight.window - 1).saturating_sub(ahead).min(d.queries);
-            for h in t.kv * group..(t.kv + 1) * group {
-                let q = Rows::new(t.q, d.heads, dim, t.b * d.queries, h);
-                let g = Rows::new(t.dout, d.heads, dim, t.b * d.queries, h);
-                let zeros = zeros(h);
-                for i in j.saturating_sub(ahead)..end {
-                    let lanes = t.sight.lanes(i, j, n);
-                    if lanes.is_empty() {
-                        continue;
-                    }
-                    let at = (t.b * d.queries + i) * d.heads + h;
-                    let (lse, delta) = (t.lse[at], t.delta[at]);
-                    let s = scores(q.row(i), kt);
-                    let mut dp = scores(g.row(i), vt);
-                    let (mut p, mut ds) = ([0f32; KEYS], [0f32; KEYS]);
-                    for l in 0..KEYS {
-                        let e = exp(s[l].mul_add(scale, -lse));
-                        p[l] = if l >= lanes.start && l < lanes.end { e } else { 0.0 };
-                    }
-                    let mut kept = p;
-                    if let Some(zeros) = zeros {
-                        for l in lanes.clone() {
-                            let factor = zeros.factor(i, j + l);
-                            kept[l] *= factor;
-                            dp[l] *= factor;
-                        }
-                    }
-                    for l in 0..KEYS {
-                        ds[l] = p[l] * (dp[l] - delta) * scale;
-                    }
-                    // SAFETY: this task alone writes the queries of its heads.
-                    let dq = unsafe { t.dq.part(q.start + i * q.stride, dim) };
-                    for l in lanes {
-                        axpy(ds[l], k.row(j + l), dq);
-                        axpy(ds[l], q.row(i), &mut dk[l * dim..(l + 1) * dim]);
-                        axpy(kept[l], g.row(i), &mut dv[l * dim..(l + 1) * dim]);
-                    }
-                }
-            }
-            for l in 0..n {
-                let at = k.start + (j + l) * k.stride;
-                // SAFETY: this task alone writes the keys and values of its head.
-                let (to_k, to_v) = unsafe { (t.dk.part(at, dim), t.dv.part(at, dim)) };
-                to_k.iter_mut().zip(&dk[l * dim..]).for_each(|(o, x)| *o = T::narrow(*x));
-                to_v.iter_mut().zip(&dv[l * dim..]).for_each(|(o, x)| *o = T::narrow(*x));
-            }
-            j += n;
+    fn row_dots<T: Float>(a: &[T], b: &[T], len: usize, to: &mut [f32]) {
+        for (to, (a, b)) in to.iter_mut().zip(a.chunks_exact(len).zip(b.chunks_exact(len))) {
+            *to = dot16(a, b);
         }
     }
 }

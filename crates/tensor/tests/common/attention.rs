@@ -333,3 +333,33 @@ pub fn cases_of(longest: usize) -> impl Strategy<Value = Case> {
         }
     })
 }
+
+/// Cases of several tiles of queries and of keys each, with heads of all kinds of lengths.
+pub fn across_tiles() -> Vec<Case> {
+    let mut cases = Vec::new();
+    // Queries, keys, heads, key/value heads, head_dim, window, longest document.
+    for (seed, (queries, keys, heads, kv_heads, head_dim, window, longest)) in [
+        (200, 200, 3, 1, 80, None, None),
+        (129, 333, 4, 2, 72, None, Some(150)),
+        (257, 257, 2, 2, 8, Some(130), None),
+        (193, 193, 5, 1, 40, Some(37), Some(90)),
+        (130, 130, 2, 1, 128, None, Some(20)),
+        (131, 200, 1, 1, 136, None, None),
+        (150, 150, 2, 1, 200, Some(70), Some(120)),
+        (129, 129, 1, 1, 256, None, None),
+        (70, 400, 7, 1, 5, Some(190), Some(300)),
+        (300, 300, 1, 1, 33, None, None),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let d = AttentionDims { batch: 1, queries, keys, heads, kv_heads, head_dim, window };
+        let case = Case::random(d, 1.0, seed as u64);
+        let case = match longest {
+            Some(longest) => case.packed(longest, seed as u64).0,
+            None => case,
+        };
+        cases.push(if seed % 3 == 1 { case.dropped(0.3, seed as u64) } else { case });
+    }
+    cases
+}
