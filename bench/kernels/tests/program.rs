@@ -42,7 +42,6 @@ fn every_kernel_has_a_row_with_a_time_and_a_share_of_its_bound() {
         ("gelu", 4),
         ("gelu backward", 4),
         ("add", 4),
-        ("add_rows", 4),
         ("sum_rows", 4),
         ("embedding", 4),
         ("embedding, gradient", 4),

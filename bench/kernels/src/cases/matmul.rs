@@ -3,7 +3,7 @@
 use super::{Case, Kernel, Maker, product_flops};
 use memwall_cli::profile::{LAYOUTS, product};
 use memwall_engine::unit::Head;
-use memwall_tensor::device::{Linear, MatmulDims, MatmulLayout};
+use memwall_tensor::device::{Epilogue, Linear, MatmulDims, MatmulLayout};
 use memwall_tensor::{DType, Slice, SliceMut};
 
 /// A decoder of the Llama architecture with full heads.
@@ -86,7 +86,7 @@ pub(super) fn kernel(model: &Model, p: Product, dtype: DType) -> Kernel {
                         Slice::all(&a),
                         Slice::all(&b),
                         SliceMut::all(&mut c),
-                        false,
+                        Epilogue::store(),
                     );
                 }),
             })

@@ -147,10 +147,6 @@ fn elements(size: (usize, usize), dtype: DType) -> Vec<Kernel> {
             let (mut x, y) = (make.values(n, dtype)?, make.values(n, dtype)?);
             moving(3 * tensor, move || make.device.add(SliceMut::all(&mut x), Slice::all(&y)))
         }),
-        kernel("add_rows", size, dtype, move |make| {
-            let (mut x, b) = (make.values(n, dtype)?, make.values(width, dtype)?);
-            moving(2 * tensor, move || make.device.add_rows(SliceMut::all(&mut x), Slice::all(&b)))
-        }),
         kernel("sum_rows", size, dtype, move |make| {
             let (x, mut sums) = (make.values(n, dtype)?, make.zeros(width, F32)?);
             moving(tensor, move || make.device.sum_rows(Slice::all(&x), SliceMut::all(&mut sums), false))

@@ -99,33 +99,36 @@ mod x86 {
     use crate::{DType, Float};
     use std::arch::x86_64::*;
 
-    // SAFETY of all that follows: callers promise that the machine has the instructions and that the memory is there.
-
     impl Simd for __m256 {
         const LANES: usize = 8;
 
         #[inline(always)]
         unsafe fn splat(x: f32) -> Self {
+            // SAFETY: the caller's promise, see the trait.
             unsafe { _mm256_set1_ps(x) }
         }
 
         #[inline(always)]
         unsafe fn load(from: *const f32) -> Self {
+            // SAFETY: the caller's promise, see the trait.
             unsafe { _mm256_loadu_ps(from) }
         }
 
         #[inline(always)]
         unsafe fn store(self, to: *mut f32) {
+            // SAFETY: the caller's promise, see the trait.
             unsafe { _mm256_storeu_ps(to, self) };
         }
 
         #[inline(always)]
         unsafe fn fma(self, a: Self, b: Self) -> Self {
+            // SAFETY: the caller's promise, see the trait.
             unsafe { _mm256_fmadd_ps(a, b, self) }
         }
 
         #[inline(always)]
         unsafe fn transpose<T: Float>(from: *const T, row: usize, to: *mut f32, line: usize) {
+            // SAFETY: the caller's promise, see the trait.
             unsafe { transpose(from, row, to, line) };
         }
     }
@@ -135,26 +138,31 @@ mod x86 {
 
         #[inline(always)]
         unsafe fn splat(x: f32) -> Self {
+            // SAFETY: the caller's promise, see the trait.
             unsafe { _mm512_set1_ps(x) }
         }
 
         #[inline(always)]
         unsafe fn load(from: *const f32) -> Self {
+            // SAFETY: the caller's promise, see the trait.
             unsafe { _mm512_loadu_ps(from) }
         }
 
         #[inline(always)]
         unsafe fn store(self, to: *mut f32) {
+            // SAFETY: the caller's promise, see the trait.
             unsafe { _mm512_storeu_ps(to, self) };
         }
 
         #[inline(always)]
         unsafe fn fma(self, a: Self, b: Self) -> Self {
+            // SAFETY: the caller's promise, see the trait.
             unsafe { _mm512_fmadd_ps(a, b, self) }
         }
 
         #[inline(always)]
         unsafe fn transpose<T: Float>(from: *const T, row: usize, to: *mut f32, line: usize) {
+            // SAFETY: the caller's promise, see the trait.
             unsafe { transpose(from, row, to, line) };
         }
     }
@@ -162,6 +170,7 @@ mod x86 {
     /// 8 elements, widened.
     #[inline(always)]
     unsafe fn wide8<T: Float>(from: *const T) -> __m256 {
+        // SAFETY: the caller's promise, see the trait.
         unsafe {
             if T::DTYPE == DType::BF16 {
                 let halves = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
@@ -175,6 +184,7 @@ mod x86 {
     /// See [`Simd::transpose`]: pairs of rows, then pairs of pairs, then halves.
     #[inline(always)]
     unsafe fn transpose<T: Float>(from: *const T, row: usize, to: *mut f32, line: usize) {
+        // SAFETY: the caller's promise, see the trait.
         unsafe {
             let r: [__m256; 8] = std::array::from_fn(|i| wide8(from.add(i * row)));
             let pairs: [__m256; 8] = std::array::from_fn(|i| {
