@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_group_of_one_sends_nothing_and_a_dry_group_counts_the_ring() {
-        let d = Dry::new(Description { threads: 1 }, 1 << 20).unwrap();
+        let d = Dry::new(Description { threads: 1 }, 1 << 24).unwrap();
         for (size, all_reduce, gather) in [(1, 0, 0), (2, 64, 32), (4, 96, 48)] {
             let g = DryGroup::new(0, size);
             let p = Group::<Dry>::start(&g, Collective::AllReduce, scalars(&d, 8)).unwrap();
@@ -109,7 +109,7 @@ mod tests {
             assert_eq!(back, [1, 2, 3]);
         }
         let description = Description { threads: 1 };
-        check(&Cpu::new(description, 1 << 20).unwrap());
-        check(&Queued::new(description, 1 << 20, 1).unwrap());
+        check(&Cpu::new(description, 1 << 24).unwrap());
+        check(&Queued::new(description, 1 << 24, 1).unwrap());
     }
 }

@@ -9,12 +9,14 @@ use memwall_model::ParamId;
 /// deviates from its f64 run by up to 1e-6 (`meta.json`). A wrong term shows at 1e-2 and more.
 const TOLERANCE: f64 = 1e-5;
 
-/// AdamW divides by the root of the second moment, so that where a gradient is near zero its rounding error
-/// becomes a visible step: under the recipe "plain" (eps 1e-6, no clip) the independent implementation's own f32 run
-/// deviates from its f64 run by 3e-5 to 5e-4, depending on the model (`meta.json`). Another order of sums may be off
-/// as far to the other side, so a little more than twice that. Under the recipe "clip" (eps 1e-5) the deviation is
-/// 4e-6 at most, within [`TOLERANCE`].
-const OF_THE_OTHERS_OWN: f64 = 2.2;
+/// How far a parameter may be off after three steps of AdamW under the recipe "plain" (eps 1e-6, no clip), which divides by
+/// the root of the second moment: where a gradient `g` is near zero, its rounding error becomes a visible step. The first
+/// step is `rate g / (|g| + eps)`; an error `d` of `g` changes it by at most `rate d / (|g| + eps)`. Step 2 divides by
+/// `sqrt(v)`, at least 0.70 `|g|` for beta2 = 0.95, a first moment that two errors are in; step 3 by at least 0.56 `|g|` with
+/// three: 1 + 2 / 0.70 + 3 / 0.56 = 9.2 of these in all. `d` is what the gradients' test allows. Most elements' gradients are within a
+/// factor of ten of the largest: for them this is 1e-5 of absolute size; the independent implementation's own f32 run is
+/// off by 3e-5 to 8e-4 where gradients are smallest (`meta.json`), and where that is depends on the order of sums.
+const STEPS_OF_AN_ERROR: f64 = 9.2;
 
 #[test]
 fn logits_equal_the_reference() {
@@ -98,8 +100,6 @@ fn parameters_after_adamw_with_and_without_clipping_equal_the_reference() {
         for (recipe, clip, optimizer, peak) in [plain, clip] {
             for deterministic in [false, true] {
                 let mut r = Reference::read(name);
-                let own = &r.meta["f32_vs_f64_max_abs_diff_over_max_abs"][format!("adamw_{recipe}")];
-                let tolerance = (OF_THE_OTHERS_OWN * own.as_f64().unwrap()).max(TOLERANCE);
                 if recipe == "plain" {
                     r.spec.params.iter_mut().for_each(|p| p.decay = true);
                 }
@@ -121,8 +121,24 @@ fn parameters_after_adamw_with_and_without_clipping_equal_the_reference() {
                     let want = r.result(&format!("adamw_{recipe}.f64.{}", p.name));
                     let compared = |x: &[f64]| without_key_bias(&p.name, x);
                     let got = compared(&weight(&rank, i).into_iter().map(f64::from).collect::<Vec<_>>());
-                    let d = deviation(&got, &compared(&want));
-                    assert!(d < tolerance, "{name} {recipe}, {}: {d:e}", p.name);
+                    let want = compared(&want);
+                    if recipe == "clip" {
+                        let d = deviation(&got, &want);
+                        assert!(d < TOLERANCE, "{name} {recipe}, {}: {d:e}", p.name);
+                        continue;
+                    }
+                    let largest = |x: &[f64]| x.iter().fold(0f64, |m, x| m.max(x.abs()));
+                    let gradient = compared(&r.result(&format!("grad.f64.{}", p.name)));
+                    let error = TOLERANCE * largest(&gradient);
+                    for (i, g) in gradient.iter().enumerate() {
+                        let off = (got[i] - want[i]).abs();
+                        let step = STEPS_OF_AN_ERROR * peak * error / (g.abs() + optimizer.eps);
+                        assert!(
+                            off < TOLERANCE * largest(&want) + step,
+                            "{name} {recipe}, element {i} of {}: {off:e} for a gradient of {g:e}",
+                            p.name
+                        );
+                    }
                 }
             }
         }
