@@ -1,10 +1,11 @@
-//! Comparisons that need no other program: the CPU device's kernels against what the machine bounds them to, and its matrix
-//! products against a vendor's library.
+//! Comparisons that need no other program: the CPU device's kernels against what the machine bounds them to, its matrix
+//! products against a vendor's library, and how long predictions take.
 
 mod cases;
 mod gemm;
 mod kernels;
 mod library;
+mod plan;
 mod quiet;
 mod slices;
 mod worker;
@@ -27,6 +28,8 @@ enum Command {
     Kernels(KernelArgs),
     /// Matrix products against a library of the BLAS kind
     Gemm(GemmArgs),
+    /// Predictions: of a model of 8 billion parameters, and single dry operations
+    Plan(Common),
     /// One side of the comparison of matrix products: `gemm` starts it
     #[command(hide = true)]
     Worker(WorkerArgs),
@@ -104,6 +107,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Kernels(args) => kernels::kernels(&args),
         Command::Gemm(args) => gemm::gemm(&args),
+        Command::Plan(args) => plan::plan(&args),
         Command::Worker(args) => worker::serve(&args),
     };
     match done {

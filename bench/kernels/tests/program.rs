@@ -17,7 +17,7 @@ fn rows(markdown: &str) -> Vec<Vec<String>> {
     let lines = markdown.lines().filter(|l| l.starts_with("| "));
     let cells =
         lines.map(|l| l.trim_matches('|').split('|').map(|c| c.trim().to_owned()).collect::<Vec<_>>());
-    cells.filter(|row| row[0] != "kernel" && row[0] != "product").collect()
+    cells.filter(|row| !["kernel", "product", "what"].contains(&&*row[0])).collect()
 }
 
 #[test]
@@ -73,6 +73,14 @@ fn products_are_measured_in_worker_processes_and_summed() {
     for row in rows.iter().filter(|r| r[2] != "too few slices") {
         assert!(row[2].parse::<f64>().unwrap() > 0.0, "{row:?}");
     }
+}
+
+#[test]
+fn predictions_of_a_large_model_take_some_time_and_single_operations_less() {
+    let rows = rows(&run(&["plan"]));
+    assert_eq!(rows.len(), 2 * 3 + 1 + 3);
+    let median = |r: &[String]| r[1].parse::<f64>().unwrap();
+    assert!(rows.iter().all(|r| median(r) > 0.0) && median(&rows[9]) < median(&rows[0]), "{rows:?}");
 }
 
 #[test]

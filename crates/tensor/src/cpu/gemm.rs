@@ -149,7 +149,8 @@ impl Cpu {
                     self.pool.barrier();
                 }
                 let strips = step.rows.len.div_ceil(mr);
-                let group = (strips / (4 * threads)).clamp(1, GROUP);
+                // Strips that share cache lines are packed together; but few and large groups leave a thread waiting for another.
+                let group = if product.a.step == 1 { 1 } else { (strips / (16 * threads)).clamp(1, GROUP) };
                 let groups = strips.div_ceil(group);
                 // Where rows are few, threads share a strip's panels.
                 let shares = (2 * threads).div_ceil(groups).min(step.columns.len.div_ceil(nr)).max(1);
