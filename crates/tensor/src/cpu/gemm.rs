@@ -29,7 +29,7 @@ struct Blocks {
 
 // A strip of `a` and the panel of `b` under way fit the first cache, a block of `b` the second.
 const AVX512: Blocks = Blocks { mr: 14, nr: 32, kc: 384, nc: 768 };
-const AVX2: Blocks = Blocks { mr: 6, nr: 16, kc: 256, nc: 256 };
+const AVX2: Blocks = Blocks { mr: 6, nr: 16, kc: 256, nc: 384 };
 const PORTABLE: Blocks = Blocks { mr: 4, nr: 8, kc: 256, nc: 256 };
 
 impl Blocks {
