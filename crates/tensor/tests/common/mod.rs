@@ -34,8 +34,9 @@ pub const BUDGET: u64 = 1 << 28;
 /// Thread counts that must not matter.
 pub const THREADS: [usize; 4] = [1, 2, 3, 5];
 
-/// A property tried on `cases` random inputs, without files that keep failures.
+/// A property tried on `cases` random inputs, or as many as `PROPTEST_CASES` says, without files that keep failures.
 pub fn cases(cases: u32) -> ProptestConfig {
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(cases);
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
