@@ -11,14 +11,15 @@ use std::fmt;
 
 const LAYOUTS: [MatmulLayout; 3] = [MatmulLayout::Nt, MatmulLayout::Nn, MatmulLayout::Tn];
 
-/// Sizes around and beyond the families' blocks (of 384 or 768 columns by 256 or 384 steps), groups of strips (of 48 or 112
+/// Sizes around and beyond the families' blocks (of 256 or 768 columns by 256 or 384 steps), groups of strips (of 48 or 112
 /// rows) and the 1024 rows whose sums a bf16 result keeps apart, and the thin ones.
-const LARGE: [[usize; 3]; 7] = [
+const LARGE: [[usize; 3]; 8] = [
     [200, 300, 300],
     [113, 257, 257],
     [2, 800, 520],
     [400, 3, 800],
     [112, 768, 384],
+    [60, 780, 300],
     [1030, 20, 10],
     [30, 10, 400],
 ];
