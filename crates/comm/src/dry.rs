@@ -1,47 +1,28 @@
 //! The dry twin of a group: counts what the real one would move.
 
-use crate::{Collective, CommError, Group, Pending};
-use memwall_tensor::Tensor;
+use crate::traffic::bytes_received;
+use crate::{Call, Clock, CommError, Group, Pending, Traffic};
+use memwall_layout::Axis;
 use memwall_tensor::device::Memory;
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// What one rank has sent and how often, for each collective.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Traffic {
-    /// Collectives started.
-    pub calls: [u64; 3],
-    /// Payload bytes that cross from this rank's memory to others'.
-    pub bytes: [u64; 3],
-}
-
-impl Traffic {
-    /// Payload bytes over all collectives.
-    pub fn total_bytes(&self) -> u64 {
-        self.bytes.iter().sum()
-    }
-}
 
 /// A group of `size` ranks that moves nothing.
 #[derive(Debug, Clone)]
 pub struct DryGroup {
     rank: usize,
     size: usize,
+    axes: Vec<Axis>,
     traffic: Arc<Mutex<Traffic>>,
 }
 
 impl DryGroup {
-    /// Rank `rank` of a group of `size`.
+    /// Rank `rank` of a group of `size` along `axes`.
     ///
     /// # Panics
     /// When there is no such rank.
-    pub fn new(rank: usize, size: usize) -> Self {
+    pub fn new(rank: usize, size: usize, axes: &[Axis]) -> Self {
         assert!(rank < size, "no rank {rank} in a group of {size}");
-        Self { rank, size, traffic: Arc::default() }
-    }
-
-    /// What this rank has sent so far. A clone of the group counts in the same account.
-    pub fn traffic(&self) -> Traffic {
-        *self.traffic.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { rank, size, axes: axes.to_vec(), traffic: Arc::default() }
     }
 }
 
@@ -54,21 +35,28 @@ impl<D: Memory> Group<D> for DryGroup {
         self.size
     }
 
-    fn start(&self, collective: Collective, buffer: Tensor<D>) -> Result<Pending<D>, CommError> {
-        let bytes = (buffer.shape().len() * buffer.dtype().bytes()) as u64;
-        let others = self.size as u64 - 1;
-        // Bandwidth-optimal algorithms (Patarasuk and Yuan, 2009): each of the two halves of an all-reduce
-        // moves (n - 1) / n of the buffer out of every rank.
-        let half = bytes * others / self.size as u64;
-        let sent = if collective == Collective::AllReduce { 2 * half } else { half };
-        let mut t = self.traffic.lock().unwrap_or_else(PoisonError::into_inner);
-        t.calls[collective as usize] += 1;
-        t.bytes[collective as usize] += sent;
-        Ok(Pending { collective, buffer })
+    fn axes(&self) -> &[Axis] {
+        &self.axes
     }
 
-    fn wait(&self, pending: Pending<D>) -> Result<Tensor<D>, CommError> {
-        Ok(pending.buffer)
+    fn start(&self, _: &D, call: Call<D>) -> Result<Pending<D>, CommError> {
+        call.check(self.rank, self.size, &self.axes)?;
+        let bytes = bytes_received(&call, self.rank, self.size);
+        let mut traffic = self.traffic.lock().unwrap_or_else(PoisonError::into_inner);
+        traffic.count(call.collective(), bytes);
+        Ok(Pending { call, ticket: None })
+    }
+
+    fn wait(&self, _: &D, pending: Pending<D>) -> Result<Call<D>, CommError> {
+        Ok(pending.call.done(&self.axes))
+    }
+
+    fn traffic(&self) -> Traffic {
+        *self.traffic.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn clock(&self) -> Clock {
+        Clock::default()
     }
 }
 
@@ -76,34 +64,48 @@ impl<D: Memory> Group<D> for DryGroup {
 mod tests {
     use super::*;
     use crate::Solo;
-    use memwall_layout::Placements;
+    use memwall_layout::{Placement, Placements, Reduction};
     use memwall_tensor::queued::Queued;
-    use memwall_tensor::{Category, Cpu, DType, Description, Dry, Shape};
+    use memwall_tensor::{Category, Cpu, DType, Description, Dry, Shape, Tensor};
 
-    fn scalars<D: Memory>(d: &D, n: usize) -> Tensor<D> {
-        Tensor::new(d, Shape::vector(n), DType::I64, Placements::REPLICATED, Category::Communication).unwrap()
+    fn scalars<D: Memory>(d: &D, n: usize, placement: Placement) -> Tensor<D> {
+        let placements = Placements::REPLICATED.with(Axis::DpShard, placement);
+        Tensor::new(d, Shape::vector(n), DType::I64, placements, Category::Communication).unwrap()
     }
 
     #[test]
-    fn a_group_of_one_sends_nothing_and_a_dry_group_counts_the_ring() {
+    fn a_dry_group_counts_what_each_rank_reads_of_the_others() {
         let d = Dry::new(Description { threads: 1 }, 1 << 24).unwrap();
-        for (size, all_reduce, gather) in [(1, 0, 0), (2, 64, 32), (4, 96, 48)] {
-            let g = DryGroup::new(0, size);
-            let p = Group::<Dry>::start(&g, Collective::AllReduce, scalars(&d, 8)).unwrap();
-            let t = g.wait(p).unwrap();
-            let p = Group::<Dry>::start(&g, Collective::AllGather, t).unwrap();
-            drop(g.wait(p).unwrap());
-            assert_eq!(g.traffic(), Traffic { calls: [1, 1, 0], bytes: [all_reduce, gather, 0] });
+        for (size, all_reduce, gather) in [(1, 0, 0), (2, 512, 256), (4, 768, 384)] {
+            let g = DryGroup::new(0, size, &[Axis::DpShard]);
+            let sum = scalars(&d, 64, Placement::Partial(Reduction::Sum));
+            let whole = g.carry_out(&d, Call::AllReduce(sum)).unwrap().into_buffer();
+            assert_eq!(whole.placements(), Placements::REPLICATED);
+            drop(g.carry_out(&d, Call::AllGather { part: None, whole }).unwrap());
+            let traffic = Group::<Dry>::traffic(&g);
+            assert_eq!(traffic.calls[..3], [1, 1, 0]);
+            assert_eq!(traffic.bytes[..3], [all_reduce, gather, 0]);
         }
     }
 
     #[test]
+    fn a_sum_that_is_not_owed_is_refused() {
+        let d = Dry::new(Description { threads: 1 }, 1 << 24).unwrap();
+        let g = DryGroup::new(1, 2, &[Axis::DpShard]);
+        let error = g.start(&d, Call::AllReduce(scalars(&d, 3, Placement::Replicated))).unwrap_err();
+        let text = "all_reduce on rank 1 of 2: all_reduce: on axis dp_shard, the buffer is replicated";
+        assert!(error.to_string().starts_with(text), "{error}");
+    }
+
+    #[test]
     fn solo_gives_back_what_it_got() {
-        fn check<D: Memory>(d: &D) {
-            let mut t = scalars(d, 3);
+        fn check<D: Memory>(d: &D)
+        where
+            D::Buf: Send,
+        {
+            let mut t = scalars(d, 3, Placement::Replicated);
             d.write(t.view_mut().slice, bytemuck::cast_slice(&[1i64, 2, 3]));
-            let p = Group::<D>::start(&Solo, Collective::AllReduce, t).unwrap();
-            let t = Group::<D>::wait(&Solo, p).unwrap();
+            let t = Group::<D>::carry_out(&Solo, d, Call::AllReduce(t)).unwrap().into_buffer();
             let mut back = [0i64; 3];
             d.read(t.view().slice, bytemuck::cast_slice_mut(&mut back));
             assert_eq!(back, [1, 2, 3]);

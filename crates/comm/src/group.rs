@@ -1,30 +1,11 @@
 //! The trait of a group, and a collective that is under way.
 
-use memwall_tensor::Tensor;
+use crate::{Call, Collective, Traffic};
+use memwall_layout::Axis;
 use memwall_tensor::device::Memory;
+use std::any::Any;
+use std::time::Duration;
 use thiserror::Error;
-
-/// A collective operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Collective {
-    /// Every rank ends with the sum of all.
-    AllReduce,
-    /// Every rank ends with the concatenation of all parts.
-    AllGather,
-    /// Every rank ends with its part of the sum.
-    ReduceScatter,
-}
-
-impl Collective {
-    /// Name in messages and tables.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Collective::AllReduce => "all_reduce",
-            Collective::AllGather => "all_gather",
-            Collective::ReduceScatter => "reduce_scatter",
-        }
-    }
-}
 
 /// A collective that failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -40,24 +21,45 @@ pub struct CommError {
     pub reason: String,
 }
 
-/// A collective that has been started. The buffers belong to it until [`Group::wait`].
+impl CommError {
+    /// Why a collective failed on a rank of a group.
+    pub fn new(collective: Collective, rank: usize, size: usize, reason: impl Into<String>) -> Self {
+        Self { collective, rank, size, reason: reason.into() }
+    }
+}
+
+/// A collective that has been started. Its buffers belong to it until [`Group::wait`].
+///
+/// Other ranks may be reading them: dropped without waiting, it fails the group.
 #[derive(Debug)]
 #[must_use = "a collective that was started must be waited for"]
 pub struct Pending<D: Memory> {
-    pub(crate) collective: Collective,
-    pub(crate) buffer: Tensor<D>,
+    pub(crate) call: Call<D>,
+    /// The transport's own: what it needs to go on, and to notice that it never will.
+    pub(crate) ticket: Option<Box<dyn Any + Send>>,
 }
 
 impl<D: Memory> Pending<D> {
     /// What is under way.
     pub fn collective(&self) -> Collective {
-        self.collective
+        self.call.collective()
     }
+}
+
+/// How a rank's time in collectives was spent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Clock {
+    /// In collectives, waiting included.
+    pub inside: Duration,
+    /// Of it waiting for other ranks.
+    pub waiting: Duration,
 }
 
 /// The ranks along some mesh axes, as one of them sees them.
 ///
-/// Sums of i64 are integer sums; sums of f32 are added in rank order.
+/// Sums of i64 are fixed-point sums in which overflow sticks; sums of f32 are added in the order of the ranks, those of bf16
+/// too, in f32, and rounded once. All ranks of a group start the same collectives in the same order; they may wait for them
+/// in any.
 pub trait Group<D: Memory>: Send {
     /// This rank's number in the group.
     fn rank(&self) -> usize;
@@ -65,17 +67,32 @@ pub trait Group<D: Memory>: Send {
     /// Number of ranks in the group.
     fn size(&self) -> usize;
 
-    /// Starts a collective on `buffer`, in place: for [`Collective::AllGather`] each rank's part lies at its
-    /// place already, and after [`Collective::ReduceScatter`] only this rank's part holds sums. The length is
-    /// a multiple of the size for these two.
-    ///
-    /// # Errors
-    /// The transport failed.
-    fn start(&self, collective: Collective, buffer: Tensor<D>) -> Result<Pending<D>, CommError>;
+    /// The mesh axes that the group lies along.
+    fn axes(&self) -> &[Axis];
 
-    /// Waits for a collective and gives its buffer back.
+    /// Starts a collective on buffers of `device`.
     ///
     /// # Errors
-    /// The transport failed.
-    fn wait(&self, pending: Pending<D>) -> Result<Tensor<D>, CommError>;
+    /// Buffers that do not fit it, by size, type or placement; the transport failed.
+    fn start(&self, device: &D, call: Call<D>) -> Result<Pending<D>, CommError>;
+
+    /// Waits for a collective and gives its buffers back.
+    ///
+    /// # Errors
+    /// Ranks that do something else, or nothing; the transport failed.
+    fn wait(&self, device: &D, pending: Pending<D>) -> Result<Call<D>, CommError>;
+
+    /// Both.
+    ///
+    /// # Errors
+    /// Theirs.
+    fn carry_out(&self, device: &D, call: Call<D>) -> Result<Call<D>, CommError> {
+        self.wait(device, self.start(device, call)?)
+    }
+
+    /// What this rank has got from others so far.
+    fn traffic(&self) -> Traffic;
+
+    /// Time spent so far.
+    fn clock(&self) -> Clock;
 }

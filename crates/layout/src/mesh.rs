@@ -49,6 +49,26 @@ impl Mesh {
     /// One device: every axis has one rank.
     pub const SINGLE: Mesh = Mesh { degrees: [1; 6] };
 
+    /// `dp_replicate` replicas of `dp_shard` ranks, and nothing else.
+    pub fn data_parallel(dp_replicate: usize, dp_shard: usize) -> Self {
+        let mut mesh = Self::SINGLE;
+        mesh.degrees[Axis::DpReplicate as usize] = dp_replicate;
+        mesh.degrees[Axis::DpShard as usize] = dp_shard;
+        mesh
+    }
+
+    /// Where rank `rank` lies along `axis`, which is a factor of the world.
+    pub fn coordinate(&self, rank: usize, axis: Axis) -> usize {
+        let faster = Axis::ALL.iter().filter(|a| **a as u8 > axis as u8 && **a != Axis::Ep);
+        rank / faster.map(|a| self.degree(*a)).product::<usize>() % self.degree(axis)
+    }
+
+    /// Whether two ranks differ along these axes at most.
+    pub fn differ_along(&self, a: usize, b: usize, axes: &[Axis]) -> bool {
+        let others = Axis::ALL.into_iter().filter(|axis| *axis != Axis::Ep && !axes.contains(axis));
+        others.into_iter().all(|axis| self.coordinate(a, axis) == self.coordinate(b, axis))
+    }
+
     /// Ranks along `axis`.
     pub fn degree(&self, axis: Axis) -> usize {
         self.degrees[axis as usize]
@@ -72,5 +92,15 @@ mod tests {
     #[test]
     fn a_single_device_is_a_world_of_one() {
         assert_eq!((Mesh::SINGLE.world(), Mesh::SINGLE.data_ranks()), (1, 1));
+    }
+
+    #[test]
+    fn a_rank_has_one_place_and_the_last_axis_varies_fastest() {
+        let mesh = Mesh::data_parallel(2, 3);
+        let places: Vec<_> =
+            (0..6).map(|r| [Axis::DpReplicate, Axis::DpShard].map(|a| mesh.coordinate(r, a))).collect();
+        assert_eq!(places, [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]);
+        let along = |axis| (0..6).filter(|r| mesh.differ_along(4, *r, &[axis])).collect::<Vec<_>>();
+        assert_eq!((along(Axis::DpReplicate), along(Axis::DpShard)), (vec![1, 4], vec![3, 4, 5]));
     }
 }

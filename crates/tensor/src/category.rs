@@ -39,6 +39,13 @@ impl Category {
         Category::Data,
     ];
 
+    /// Whether other ranks of the machine read it in place. Such memory has no large pages on most machines, so what
+    /// collectives do not read stays private. It lives as long as the rank: arena bytes that were shared now and private
+    /// then would be resident twice.
+    pub const fn is_shared(self) -> bool {
+        matches!(self, Category::Weights | Category::Gradients | Category::Communication)
+    }
+
     /// Name in tables and JSON.
     pub const fn name(self) -> &'static str {
         match self {

@@ -32,7 +32,7 @@ mod tensor;
 pub use account::{Account, Block, Change, Event, LedgerState, OutOfMemory};
 pub use arena::Arena;
 pub use category::{ByCategory, Category};
-pub use cpu::{Cpu, Family, Traffic, allowed_cores};
+pub use cpu::{Cpu, Family, Region, Traffic, allowed_cores};
 pub use device::Device;
 pub use dry::{Dry, Flops};
 pub use dtype::DType;

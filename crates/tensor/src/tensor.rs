@@ -125,12 +125,30 @@ impl<D: Memory> Tensor<D> {
 
     /// The whole, to read.
     pub fn view(&self) -> View<'_, D> {
-        View { slice: Slice::all(&self.buf), shape: self.shape, placements: self.placements }
+        let slice = Slice::all(&self.buf).part(0, self.shape.len());
+        View { slice, shape: self.shape, placements: self.placements }
     }
 
     /// The whole, to write.
     pub fn view_mut(&mut self) -> ViewMut<'_, D> {
-        ViewMut { slice: SliceMut::all(&mut self.buf), shape: self.shape, placements: self.placements }
+        let slice = SliceMut::all(&mut self.buf).part(0, self.shape.len());
+        ViewMut { slice, shape: self.shape, placements: self.placements }
+    }
+
+    /// The first elements of the same buffer, in this shape; the rest of them is kept, and comes back with a larger shape.
+    ///
+    /// # Panics
+    /// When the buffer has fewer elements: a fault of the calling program.
+    #[must_use]
+    pub fn shaped(self, shape: Shape) -> Self {
+        assert!(shape.len() <= self.buf.len(), "{shape:?} in a buffer of {}", self.buf.len());
+        Self { shape, ..self }
+    }
+
+    /// The same elements, placed otherwise: for whoever has changed where its parts are, as a collective does.
+    #[must_use]
+    pub fn placed(self, placements: Placements) -> Self {
+        Self { placements, ..self }
     }
 
     /// As [`View::in_rows_of`].

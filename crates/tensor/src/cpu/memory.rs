@@ -13,10 +13,23 @@ pub struct CpuBuf {
     // Keeps the mapping alive for as long as the buffer.
     _region: Arc<Region>,
     // Gives the block back to the arena when the buffer goes.
-    _charge: Charge,
+    charge: Charge,
     base: *mut u8,
     len: usize,
     dtype: DType,
+    /// Whether other ranks can see it.
+    shared: bool,
+}
+
+impl CpuBuf {
+    /// Byte offset in the region that ranks share.
+    pub(super) fn shared_offset(&self) -> Option<u64> {
+        self.shared.then_some(self.charge.block.offset)
+    }
+
+    pub(super) fn dtype_bytes(&self) -> usize {
+        self.dtype.bytes()
+    }
 }
 
 // SAFETY: the bytes at `base` belong to this buffer alone: the arena hands out disjoint blocks.
@@ -74,7 +87,7 @@ impl<'a> M<'a> {
         unsafe { std::slice::from_raw_parts_mut(self.buf.base.cast::<T>().add(self.start), self.len) }
     }
 
-    fn raw(self) -> &'a mut [u8] {
+    pub(super) fn raw(self) -> &'a mut [u8] {
         let size = self.buf.dtype.bytes();
         // SAFETY: as in `get`.
         unsafe { std::slice::from_raw_parts_mut(self.buf.base.add(self.start * size), self.len * size) }
@@ -116,8 +129,10 @@ impl Memory for Cpu {
 
     fn alloc(&self, len: usize, dtype: DType, category: Category) -> Result<CpuBuf, OutOfMemory> {
         let charge = self.ledger.charge((len * dtype.bytes()) as u64, category)?;
-        let base = self.region.at(charge.block.offset as usize);
-        Ok(CpuBuf { _region: self.region.clone(), _charge: charge, base, len, dtype })
+        let shared = self.shared.as_ref().filter(|_| category.is_shared());
+        let region = shared.unwrap_or(&self.region);
+        let base = region.at(charge.block.offset as usize);
+        Ok(CpuBuf { shared: shared.is_some(), _region: region.clone(), charge, base, len, dtype })
     }
 
     fn ledger(&self) -> &Ledger {

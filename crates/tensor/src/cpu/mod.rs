@@ -12,6 +12,7 @@ mod memory;
 mod norms;
 mod optimizer;
 mod pack;
+mod peers;
 mod pointwise;
 mod pool;
 mod region;
@@ -21,11 +22,11 @@ pub use bounds::Traffic;
 pub use family::Family;
 pub use memory::CpuBuf;
 pub use pool::allowed_cores;
+pub use region::Region;
 
 use crate::ledger::Charge;
 use crate::{Category, Description, Ledger, OutOfMemory, Slice, SliceMut};
 use pool::Pool;
-use region::Region;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -44,6 +45,8 @@ pub(crate) const SHARED_FLOATS: usize = gemm::SHARED_FLOATS;
 pub struct Cpu {
     ledger: Ledger,
     region: Arc<Region>,
+    /// Where blocks lie that other ranks read, at the same offsets.
+    shared: Option<Arc<Region>>,
     pool: Pool,
     description: Description,
     family: Family,
@@ -86,12 +89,29 @@ impl Cpu {
         Ok(Self {
             ledger,
             region: Arc::new(region),
+            shared: None,
             pool: Pool::new(description.threads),
             description,
             family,
             scratch,
             busy: Mutex::new(()),
         })
+    }
+
+    /// The same device, which puts what other ranks read ([`Category::is_shared`]) into `region`.
+    ///
+    /// # Panics
+    /// When the region is smaller than the budget.
+    #[must_use]
+    pub fn sharing(mut self, region: Arc<Region>) -> Self {
+        assert!(region.len() as u64 >= self.ledger.budget(), "the shared region holds less than the budget");
+        self.shared = Some(region);
+        self
+    }
+
+    /// The region that other ranks read.
+    pub fn shared_region(&self) -> Option<&Arc<Region>> {
+        self.shared.as_ref()
     }
 
     /// Binds the device's threads to `cores`, one each, but for the calling thread, which is left the first of them: threads

@@ -1,0 +1,455 @@
+//! A group of ranks that read each other's memory.
+
+use super::board::{Entry, RING};
+use super::watch::{Seat, Waiting};
+use crate::traffic::share;
+use crate::{Call, Clock, Collective, CommError, Group, Groups, Pending, Traffic};
+use memwall_layout::Axis;
+use memwall_tensor::device::Memory;
+use memwall_tensor::{Cpu, DType, Region, Tensor};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// No buffer.
+const NONE: u64 = u64::MAX;
+
+/// What a rank publishes of a collective.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Said {
+    /// Operation, type of elements, and root or peer: what all ranks must agree on, with `len`.
+    kind: u64,
+    len: u64,
+    /// Offset of the whole, or of the only buffer, in the rank's arena.
+    whole: u64,
+    /// Offset of the part.
+    part: u64,
+}
+
+impl Said {
+    fn of(device: &Cpu, call: &Call<Cpu>) -> Self {
+        let (len, dtype) = call.size();
+        let offset = |t: &Tensor<Cpu>| device.shared_offset(t.view().slice).unwrap_or(NONE);
+        let (whole, part) = match call {
+            Call::AllReduce(b) | Call::Broadcast { buffer: b, .. } | Call::Send { buffer: b, .. } => (offset(b), NONE),
+            Call::AllGather { whole, part } => (offset(whole), part.as_ref().map_or(NONE, offset)),
+            Call::ReduceScatter { whole, .. } => (offset(whole), NONE),
+            Call::AllToAll { from, .. } => (offset(from), NONE),
+            Call::Receive { .. } | Call::Barrier => (NONE, NONE),
+        };
+        let peer = match call {
+            Call::Broadcast { root, .. } => *root as u64 + 1,
+            _ => 0,
+        };
+        let kind = (call.collective() as u64) << 48 | (dtype as u64) << 40 | peer;
+        Self { kind, len: len as u64, whole, part }
+    }
+
+    fn write(self, entry: &Entry, number: u64) {
+        for (word, value) in entry.what.iter().zip([self.kind, self.len, self.whole, self.part]) {
+            word.store(value, Ordering::Relaxed);
+        }
+        entry.published.store(number + 1, Ordering::SeqCst);
+    }
+
+    fn read(entry: &Entry) -> Self {
+        let [kind, len, whole, part] = [0, 1, 2, 3].map(|i| entry.what[i].load(Ordering::Relaxed));
+        Self { kind, len, whole, part }
+    }
+
+    /// As errors show it.
+    fn text(self) -> String {
+        let collective = Collective::ALL.get((self.kind >> 48) as usize).map_or("nothing", |c| c.name());
+        let dtype = [DType::F32, DType::BF16, DType::I32, DType::I64].into_iter().find(|d| *d as u64 == self.kind >> 40 & 0xff);
+        let root = match self.kind & 0xffff {
+            0 => String::new(),
+            root => format!(" from rank {}", root - 1),
+        };
+        format!("{collective} of {} elements of {:?}{root}", self.len, dtype.unwrap_or(DType::I64))
+    }
+}
+
+/// One rank's view of a group.
+pub(super) struct LocalGroup {
+    seat: Arc<Seat>,
+    /// Of all ranks of the world.
+    arenas: Vec<Arc<Region>>,
+    kind: usize,
+    /// The group's ranks, by their numbers in the world.
+    members: Vec<usize>,
+    rank: usize,
+    /// Number of the next collective.
+    next: Cell<u64>,
+    /// Numbers of the next messages, to and from each member.
+    messages: Vec<[Cell<u64>; 2]>,
+    under_way: Arc<AtomicU64>,
+    traffic: Cell<Traffic>,
+    inside: Cell<Duration>,
+    waiting: Cell<Duration>,
+}
+
+/// A collective that this rank has published.
+struct Ticket {
+    seat: Arc<Seat>,
+    said: Said,
+    number: u64,
+    collective: Collective,
+    under_way: Arc<AtomicU64>,
+    waited_for: bool,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
+        if !self.waited_for {
+            let what = Waiting { collective: self.collective, number: self.number };
+            self.seat.board.fail(self.seat.rank, &format!("it gave up {what}, which it had started"));
+        }
+    }
+}
+
+impl LocalGroup {
+    pub(super) fn new(seat: Arc<Seat>, arenas: Vec<Arc<Region>>, kind: usize, members: Vec<usize>) -> Self {
+        let rank = members.iter().position(|m| *m == seat.rank).expect("a rank is in its groups");
+        Self {
+            seat,
+            arenas,
+            kind,
+            rank,
+            next: Cell::new(0),
+            messages: members.iter().map(|_| [Cell::new(0), Cell::new(0)]).collect(),
+            members,
+            under_way: Arc::default(),
+            traffic: Cell::default(),
+            inside: Cell::default(),
+            waiting: Cell::default(),
+        }
+    }
+
+    fn error(&self, collective: Collective, reason: impl Into<String>) -> CommError {
+        CommError::new(collective, self.rank, self.members.len(), reason)
+    }
+
+    /// The others, from the next one on, so that not all read the same rank's memory at once.
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let (rank, size) = (self.rank, self.members.len());
+        (1..size).map(move |i| (rank + i) % size)
+    }
+
+    fn entry(&self, member: usize, number: u64) -> &Entry {
+        self.seat.board.entry(self.kind, self.members[member], number)
+    }
+
+    fn message(&self, from: usize, to: usize, number: u64) -> &Entry {
+        self.seat.board.message(self.members[from], self.members[to], number)
+    }
+
+    /// Waits until `word` of a member's entry says that it has come to collective `what`.
+    fn until(&self, member: usize, what: Waiting, word: &AtomicU64) -> Result<(), CommError> {
+        let ready = || word.load(Ordering::SeqCst) > what.number;
+        let outcome = self.seat.wait(self.members[member], what, &self.waiting, ready);
+        outcome.map_err(|reason| self.error(what.collective, reason))
+    }
+
+    /// What a member has published, once it has and it is the same collective.
+    fn published(&self, member: usize, ticket: &Ticket) -> Result<Said, CommError> {
+        let what = Waiting { collective: ticket.collective, number: ticket.number };
+        let entry = self.entry(member, ticket.number);
+        self.until(member, what, &entry.published)?;
+        let theirs = Said::read(entry);
+        if (theirs.kind, theirs.len) == (ticket.said.kind, ticket.said.len) {
+            return Ok(theirs);
+        }
+        Err(self.mismatch(what, self.seat.rank, ticket.said, self.members[member], theirs))
+    }
+
+    fn mismatch(&self, what: Waiting, mine: usize, said: Said, other: usize, theirs: Said) -> CommError {
+        let reason = format!(
+            "ranks do not agree on collective number {}: rank {mine} does {}, rank {other} {}",
+            what.number + 1,
+            said.text(),
+            theirs.text()
+        );
+        self.error(what.collective, self.seat.fail(reason))
+    }
+
+    /// Address of an offset in a member's arena.
+    fn address(&self, member: usize, offset: u64, collective: Collective) -> Result<*const u8, CommError> {
+        if offset == NONE {
+            let reason = format!("the buffer of rank {} lies in memory that it does not share", self.members[member]);
+            return Err(self.error(collective, self.seat.fail(reason)));
+        }
+        Ok(self.arenas[self.members[member]].at(offset as usize).cast_const())
+    }
+
+    /// Counts bytes that came from another rank.
+    fn got(&self, collective: Collective, bytes: usize) {
+        let mut traffic = self.traffic.get();
+        traffic.bytes[collective as usize] += bytes as u64;
+        self.traffic.set(traffic);
+    }
+
+    /// Reads `elements` of a member's buffer at `offset` into `to`.
+    fn read(
+        &self,
+        device: &Cpu,
+        member: usize,
+        offset: u64,
+        elements: std::ops::Range<usize>,
+        to: memwall_tensor::SliceMut<'_, <Cpu as Memory>::Buf>,
+        collective: Collective,
+    ) -> Result<(), CommError> {
+        let bytes = to.dtype().bytes();
+        assert_eq!(elements.len(), to.len(), "elements to read");
+        if elements.is_empty() {
+            return Ok(());
+        }
+        let from = self.address(member, offset, collective)?.wrapping_add(elements.start * bytes);
+        self.got(collective, elements.len() * bytes);
+        // SAFETY: the member has published a buffer of at least these elements, and owns it until this rank has finished;
+        // it is another rank's arena.
+        unsafe { device.copy_from(to, from) };
+        Ok(())
+    }
+
+    /// Sums `elements` of all members' buffers at their offsets into `to`.
+    fn sum(
+        &self,
+        device: &Cpu,
+        offsets: &[u64],
+        elements: std::ops::Range<usize>,
+        to: memwall_tensor::SliceMut<'_, <Cpu as Memory>::Buf>,
+        accumulate: bool,
+        collective: Collective,
+    ) -> Result<(), CommError> {
+        let bytes = to.dtype().bytes();
+        let mut sources = Vec::with_capacity(offsets.len());
+        for (member, offset) in offsets.iter().enumerate() {
+            sources.push(self.address(member, *offset, collective)?.wrapping_add(elements.start * bytes));
+        }
+        self.got(collective, (offsets.len() - 1) * elements.len() * bytes);
+        // SAFETY: each member has published a buffer of at least these elements, and writes none of them until this rank
+        // has finished: a rank sums the elements of its own part alone.
+        unsafe { device.sum_from(to, &sources, accumulate) };
+        Ok(())
+    }
+
+    /// All members' publications of a collective.
+    fn all_published(&self, ticket: &Ticket) -> Result<Vec<Said>, CommError> {
+        let mut said = vec![ticket.said; self.members.len()];
+        for member in self.others() {
+            said[member] = self.published(member, ticket)?;
+        }
+        Ok(said)
+    }
+
+    /// Says that this rank reads nobody's memory any more, and waits until nobody reads this rank's.
+    fn finish(&self, ticket: &Ticket) -> Result<(), CommError> {
+        self.entry(self.rank, ticket.number).finished.store(ticket.number + 1, Ordering::SeqCst);
+        self.seat.board.ring(self.seat.rank);
+        let what = Waiting { collective: ticket.collective, number: ticket.number };
+        for member in self.others() {
+            self.until(member, what, &self.entry(member, ticket.number).finished)?;
+        }
+        Ok(())
+    }
+
+    fn carry(&self, device: &Cpu, call: &mut Call<Cpu>, ticket: &Ticket) -> Result<(), CommError> {
+        let (size, collective) = (self.members.len(), ticket.collective);
+        let what = Waiting { collective, number: ticket.number };
+        match call {
+            Call::AllReduce(buffer) => {
+                let offsets: Vec<u64> = self.all_published(ticket)?.iter().map(|s| s.whole).collect();
+                let (len, bytes) = (buffer.shape().len(), buffer.dtype().bytes());
+                let part = |member| share(len, bytes, member, size);
+                let own = part(self.rank);
+                let to = buffer.view_mut().slice.part(own.start, own.len());
+                self.sum(device, &offsets, own, to, false, collective)?;
+                self.entry(self.rank, ticket.number).summed.store(ticket.number + 1, Ordering::SeqCst);
+                self.seat.board.ring(self.seat.rank);
+                for member in self.others() {
+                    self.until(member, what, &self.entry(member, ticket.number).summed)?;
+                    let theirs = part(member);
+                    let to = buffer.view_mut().slice.part(theirs.start, theirs.len());
+                    self.read(device, member, offsets[member], theirs, to, collective)?;
+                }
+            }
+            Call::AllGather { part, whole } => {
+                let n = whole.shape().len() / size;
+                if let Some(part) = part {
+                    device.copy(part.view().slice, whole.view_mut().slice.part(self.rank * n, n));
+                }
+                for member in self.others() {
+                    let said = self.published(member, ticket)?;
+                    let (offset, at) = if said.part == NONE { (said.whole, member * n) } else { (said.part, 0) };
+                    let to = whole.view_mut().slice.part(member * n, n);
+                    self.read(device, member, offset, at..at + n, to, collective)?;
+                }
+            }
+            Call::ReduceScatter { whole, part, accumulate } => {
+                let offsets: Vec<u64> = self.all_published(ticket)?.iter().map(|s| s.whole).collect();
+                let n = whole.shape().len() / size;
+                let own = self.rank * n..(self.rank + 1) * n;
+                let to = match part {
+                    Some(part) => part.view_mut().slice,
+                    None => whole.view_mut().slice.part(own.start, n),
+                };
+                self.sum(device, &offsets, own, to, *accumulate, collective)?;
+            }
+            Call::AllToAll { from, to } => {
+                let n = from.shape().len() / size;
+                device.copy(from.view().slice.part(self.rank * n, n), to.view_mut().slice.part(self.rank * n, n));
+                for member in self.others() {
+                    let said = self.published(member, ticket)?;
+                    let to = to.view_mut().slice.part(member * n, n);
+                    let mine = self.rank * n..(self.rank + 1) * n;
+                    self.read(device, member, said.whole, mine, to, collective)?;
+                }
+            }
+            Call::Broadcast { root, buffer } => {
+                let said = self.all_published(ticket)?;
+                if *root != self.rank {
+                    let n = buffer.shape().len();
+                    self.read(device, *root, said[*root].whole, 0..n, buffer.view_mut().slice, collective)?;
+                }
+            }
+            Call::Barrier => {
+                self.all_published(ticket)?;
+            }
+            Call::Send { .. } | Call::Receive { .. } => unreachable!("messages have entries of their own"),
+        }
+        self.finish(ticket)
+    }
+
+    /// The receiver reads, and tells the sender that it has.
+    fn exchange(&self, device: &Cpu, call: &mut Call<Cpu>, ticket: &Ticket) -> Result<(), CommError> {
+        let what = Waiting { collective: ticket.collective, number: ticket.number };
+        match call {
+            Call::Send { to, .. } => {
+                let entry = self.message(self.rank, *to, ticket.number);
+                self.until(*to, what, &entry.finished)
+            }
+            Call::Receive { from, buffer } => {
+                let entry = self.message(*from, self.rank, ticket.number);
+                self.until(*from, what, &entry.published)?;
+                let theirs = Said::read(entry);
+                let (len, dtype) = (buffer.shape().len(), buffer.dtype());
+                let kind = (Collective::Send as u64) << 48 | (dtype as u64) << 40;
+                if (theirs.kind, theirs.len) != (kind, len as u64) {
+                    let said = Said { kind: (Collective::Receive as u64) << 48 | (dtype as u64) << 40, ..ticket.said };
+                    return Err(self.mismatch(what, self.seat.rank, said, self.members[*from], theirs));
+                }
+                self.read(device, *from, theirs.whole, 0..len, buffer.view_mut().slice, Collective::Receive)?;
+                entry.finished.store(ticket.number + 1, Ordering::SeqCst);
+                self.seat.board.ring(self.seat.rank);
+                Ok(())
+            }
+            _ => unreachable!("only messages are exchanged"),
+        }
+    }
+
+    /// The number of the next collective or message, whose entry is free.
+    fn number(&self, call: &Call<Cpu>) -> Result<u64, CommError> {
+        let collective = call.collective();
+        let counter = match call {
+            Call::Send { to, .. } => &self.messages[*to][0],
+            Call::Receive { from, .. } => &self.messages[*from][1],
+            _ => &self.next,
+        };
+        let number = counter.get();
+        if self.under_way.load(Ordering::Relaxed) >= RING as u64 {
+            let reason = format!("{RING} collectives are under way already: wait for one of them");
+            return Err(self.error(collective, reason));
+        }
+        // An entry's former use must be over for all who read it.
+        if let Some(before) = number.checked_sub(RING as u64) {
+            let what = Waiting { collective, number: before };
+            match call {
+                Call::Send { to, .. } => {
+                    self.until(*to, what, &self.message(self.rank, *to, number).finished)?;
+                }
+                Call::Receive { .. } => {}
+                _ => {
+                    for member in self.others() {
+                        self.until(member, what, &self.entry(member, number).finished)?;
+                    }
+                }
+            }
+        }
+        counter.set(number + 1);
+        Ok(number)
+    }
+
+    fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
+        let begin = Instant::now();
+        let done = work();
+        self.inside.set(self.inside.get() + begin.elapsed());
+        done
+    }
+}
+
+impl Group<Cpu> for LocalGroup {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    fn axes(&self) -> &[Axis] {
+        Groups::<Cpu>::AXES[self.kind]
+    }
+
+    fn start(&self, device: &Cpu, call: Call<Cpu>) -> Result<Pending<Cpu>, CommError> {
+        let collective = call.collective();
+        call.check(self.rank, self.members.len(), self.axes())?;
+        self.seat.at(device.ledger().moment());
+        if let Some(reason) = self.seat.failure() {
+            return Err(self.error(collective, reason));
+        }
+        self.timed(|| {
+            let number = self.number(&call)?;
+            let said = Said::of(device, &call);
+            match &call {
+                Call::Send { to, .. } => said.write(self.message(self.rank, *to, number), number),
+                Call::Receive { .. } => {}
+                _ => said.write(self.entry(self.rank, number), number),
+            }
+            self.seat.board.ring(self.seat.rank);
+            let mut traffic = self.traffic.get();
+            traffic.count(collective, 0);
+            self.traffic.set(traffic);
+            self.under_way.fetch_add(1, Ordering::Relaxed);
+            let (seat, under_way) = (self.seat.clone(), self.under_way.clone());
+            let ticket = Ticket { seat, said, number, collective, under_way, waited_for: false };
+            Ok(Pending { call, ticket: Some(Box::new(ticket)) })
+        })
+    }
+
+    fn wait(&self, device: &Cpu, pending: Pending<Cpu>) -> Result<Call<Cpu>, CommError> {
+        let Pending { mut call, ticket } = pending;
+        let ticket = ticket.and_then(|t| t.downcast::<Ticket>().ok());
+        let Some(mut ticket) = ticket else {
+            return Err(self.error(call.collective(), "it was started by another group"));
+        };
+        self.seat.at(device.ledger().moment());
+        let outcome = self.timed(|| match call.collective() {
+            Collective::Send | Collective::Receive => self.exchange(device, &mut call, &ticket),
+            _ => self.carry(device, &mut call, &ticket),
+        });
+        // One that failed has stopped all ranks already.
+        ticket.waited_for = true;
+        outcome?;
+        Ok(call.done(self.axes()))
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.traffic.get()
+    }
+
+    fn clock(&self) -> Clock {
+        Clock { inside: self.inside.get(), waiting: self.waiting.get() }
+    }
+}
