@@ -17,7 +17,7 @@ use crate::resident;
 use crate::run_folder::{Metrics, RunFolder, StepMetrics, read_back};
 use crate::setup::Setup;
 use memwall_checkpoint::{Export, FloatType, ModelFile, RunState, Store, write_model};
-use memwall_comm::Solo;
+use memwall_comm::Groups;
 use memwall_data::{Dataset, Tokenizer};
 use memwall_engine::{Decay, EngineError, MicroBatch, Prediction, Rank};
 use memwall_tensor::Cpu;
@@ -89,7 +89,7 @@ pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
     let required = setup.job.memory.exact == Exactness::Require;
     let mut exact = Exact::new(device.ledger().clone(), required);
     let rank = exact.during("at the start", &prediction.events.init, 1, || {
-        Rank::new(device, Box::new(Solo), setup.spec.clone(), setup.settings)
+        Rank::new(device, Groups::solo(), setup.spec.clone(), setup.settings)
     })?;
     let mut run = Run {
         setup: &setup,

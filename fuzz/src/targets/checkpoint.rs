@@ -5,8 +5,8 @@ use super::safetensors::WORDS;
 use super::{Definition, Outcome, Target};
 use crate::mutate::Form;
 use memwall_checkpoint::{Disk, Manifest, RunState, Store};
-use memwall_comm::Solo;
-use memwall_engine::{AdamWSettings, Decay, Keep, Precision, Rank, Schedule, Settings};
+use memwall_comm::Groups;
+use memwall_engine::{AdamWSettings, Decay, Keep, Precision, Rank, Schedule, Settings, Zero};
 use memwall_tensor::Cpu;
 use serde_json::Value;
 use std::fs;
@@ -36,13 +36,15 @@ fn rank() -> Rank<Cpu> {
         micro_batches: 1,
         sequence: 4,
         deterministic: false,
+        zero: Zero::None,
+        zero: Zero::None,
         clip: None,
         seed: 1,
         keep: Keep::ALL,
         optimizer: AdamWSettings { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 },
         schedule: Schedule { peak: 1e-2, last: 1e-2, warmup: 0, steps: 9, decay: Decay::Constant },
     };
-    let mut rank = Rank::new(device(), Box::new(Solo), spec(), settings).expect("a small model fits");
+    let mut rank = Rank::new(device(), Groups::solo(), spec(), settings).expect("a small model fits");
     rank.initialize();
     rank
 }
