@@ -30,7 +30,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         sequence: 1,
         deterministic: false,
         zero: Zero::None,
-        zero: Zero::None,
         clip: None,
         seed: 0,
         keep: Keep::ALL,
@@ -46,6 +45,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         end_of_document: None,
         generation_config: file.generation_config(),
     };
-    write_model(&Disk::default(), Path::new(to), &rank, &export)?;
+    write_model(&Disk::default(), Path::new(to), &mut &rank, &export)?;
     Ok(())
 }

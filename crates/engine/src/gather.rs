@@ -33,6 +33,7 @@ fn turns(units: usize, tied: bool, training: bool) -> Vec<Turn> {
 
 /// Room for a unit's whole weights.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there are three, which are moved whole")]
 enum Slot<D: Memory> {
     /// Nothing that counts.
     Idle(Tensor<D>),

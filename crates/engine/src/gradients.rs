@@ -18,6 +18,7 @@ const BUFFERS: usize = 2;
 
 /// A buffer for one unit's gradients of one micro-batch.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there are two, which are moved whole")]
 enum Work<D: Memory> {
     Idle(Tensor<D>),
     /// Being computed into.

@@ -37,7 +37,6 @@ fn rank() -> Rank<Cpu> {
         sequence: 4,
         deterministic: false,
         zero: Zero::None,
-        zero: Zero::None,
         clip: None,
         seed: 1,
         keep: Keep::ALL,
@@ -50,7 +49,7 @@ fn rank() -> Rank<Cpu> {
 }
 
 /// Saves a checkpoint of step 0.
-fn save(store: &Store, rank: &Rank<Cpu>) -> PathBuf {
+fn save(store: &Store, rank: &mut Rank<Cpu>) -> PathBuf {
     let state =
         RunState { step: 0, samples: 0, tokens: 0, data: "d".into(), job: "[train]\nsteps = 1\n".into() };
     store.save(rank, &state).expect("the scratch folder can be written")
@@ -59,7 +58,7 @@ fn save(store: &Store, rank: &Rank<Cpu>) -> PathBuf {
 /// Every file of a checkpoint, as it is and to be sealed.
 fn inputs() -> Vec<Vec<u8>> {
     let root = tempfile::tempdir().expect("there is room for a small folder");
-    let folder = save(&Store::new(root.path(), 1, Disk::default()), &rank());
+    let folder = save(&Store::new(root.path(), 1, Disk::default()), &mut rank());
     let named = |mode: &str, name: &str| {
         let content = fs::read(folder.join(name)).expect("it was saved");
         [format!("{mode}{name}\n").into_bytes(), content].concat()
@@ -79,8 +78,8 @@ struct Checkpoint {
 impl Checkpoint {
     fn new(root: &Path) -> Self {
         let store = Store::new(root, 1, Disk::default());
-        let rank = rank();
-        let folder = save(&store, &rank);
+        let mut rank = rank();
+        let folder = save(&store, &mut rank);
         let whole = FILES.map(|name| fs::read(folder.join(name)).expect("it was saved"));
         let manifest = Manifest::read(&folder).expect("it was saved");
         Self { store, rank, folder, manifest, whole }

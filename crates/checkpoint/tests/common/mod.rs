@@ -37,7 +37,6 @@ pub fn rank_in(config: &str, seed: u64, precision: Precision) -> Rank<Cpu> {
         sequence: 8,
         deterministic: false,
         zero: Zero::None,
-        zero: Zero::None,
         clip: None,
         seed,
         keep: Keep::ALL,
