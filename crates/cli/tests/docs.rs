@@ -86,8 +86,8 @@ fn every_example_is_a_job_that_is_taken() {
             path.display()
         );
         let job = memwall_cli::job::load(&path, &[])
-            .and_then(|job| job.pinned_to(1))
-            .and_then(|job| job.validate(1));
+            .and_then(|job| job.pinned())
+            .and_then(|job| job.validate());
         let job = job.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         if let memwall_cli::job::ModelSource::ConfigTable(config) = &job.model {
             memwall_model::ModelConfig::from_value(config)

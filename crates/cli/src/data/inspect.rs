@@ -6,7 +6,6 @@ use crate::args::DataInspectArgs;
 use crate::batches::Batches;
 use crate::failure::Failure;
 use crate::job::{self, Job, show_bytes};
-use crate::setup::MESH;
 use memwall_data::{Cut, Dataset, Packing, Prepared, Tokenizer};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -37,8 +36,7 @@ pub(crate) fn inspect(args: &DataInspectArgs) -> Result<(), Failure> {
         let tokenizer = gathered.train[0].0.tokenizer()?;
         return show(args, &gathered, &tokenizer, USUAL_LENGTH);
     }
-    let ranks = MESH.data_ranks();
-    let job = job::load(&args.path, &args.set)?.pinned_to(ranks)?.validate(ranks)?;
+    let job = job::load(&args.path, &args.set)?.pinned()?.validate()?;
     let tokenizer = Tokenizer::load(&job.data.tokenizer)?;
     let gathered = Gathered::of(&job, &tokenizer)?;
     if args.step.is_none() && !args.evaluation {
