@@ -3,7 +3,7 @@
 use super::Gathered;
 use super::set::{PreparedSet, SET};
 use crate::args::DataInspectArgs;
-use crate::batches::Batches;
+use crate::batches::{Batches, Share};
 use crate::failure::Failure;
 use crate::job::{self, Job, show_bytes};
 use memwall_data::{Cut, Dataset, Packing, Prepared, Tokenizer};
@@ -239,7 +239,8 @@ fn step_samples(job: &Job, step: u64) -> Result<Range<u64>, Failure> {
 /// Numbers of the samples that an evaluation takes.
 fn evaluation_samples(job: &Job, data: &Dataset) -> Result<Range<u64>, Failure> {
     let t = &job.train;
-    let batches = Batches::new(data, t.global_batch, t.micro_batch).evaluation_batches(t.evaluate_batches);
+    let batches = Batches::new(data, t.global_batch, t.micro_batch, Share::ALL);
+    let batches = batches.evaluation_batches(t.evaluate_batches);
     let count = data.validation_samples().min((batches * t.micro_batch) as u64);
     if count == 0 {
         return Err(Failure::Refused(
