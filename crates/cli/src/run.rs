@@ -344,7 +344,7 @@ impl Run<'_> {
             data: self.data.fingerprint().to_owned(),
             job: self.setup.resolved.to_toml(),
         };
-        self.store.save(&self.rank, &state).fail().map(|_| ())
+        self.store.save(&mut self.rank, &state).fail().map(|_| ())
     }
 
     /// Writes the folder that transformers loads as it is.
@@ -363,7 +363,7 @@ impl Run<'_> {
             end_of_document: tokenizer.end_of_document(),
             generation_config: source.and_then(ModelFile::generation_config),
         };
-        write_model(disk, &partial, &self.rank, &export).fail()?;
+        write_model(disk, &partial, &mut &self.rank, &export).fail()?;
         if !self.leads() {
             return Ok(());
         }

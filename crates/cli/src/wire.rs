@@ -81,17 +81,26 @@ struct Row {
     measured: [u64; 2],
 }
 
-/// The rows in which there is something.
+/// The rows in which there is something. Groups along the same axes have one in common.
 fn rows(mesh: Mesh, predicted: &ByGroup, measured: &ByGroup) -> Vec<Row> {
-    let mut rows = Vec::new();
+    let mut rows: Vec<Row> = Vec::new();
     for (group, axes) in Groups::<Cpu>::AXES.into_iter().enumerate() {
         let names: Vec<_> = axes.iter().filter(|a| mesh.degree(**a) > 1).map(|a| a.name()).collect();
         for (i, collective) in Collective::ALL.into_iter().enumerate() {
             let of = |traffic: &ByGroup| [traffic[group].calls[i], traffic[group].bytes[i]];
             let (predicted, measured) = (of(predicted), of(measured));
             // A group of one rank moves nothing.
-            if !names.is_empty() && (predicted, measured) != ([0; 2], [0; 2]) {
-                rows.push(Row { collective, axes: names.join(" x "), predicted, measured });
+            if names.is_empty() || (predicted, measured) == ([0; 2], [0; 2]) {
+                continue;
+            }
+            let axes = names.join(" x ");
+            let sum = |to: &mut [u64; 2], more: [u64; 2]| to.iter_mut().zip(more).for_each(|(t, m)| *t += m);
+            match rows.iter_mut().find(|row| row.collective == collective && row.axes == axes) {
+                Some(row) => {
+                    sum(&mut row.predicted, predicted);
+                    sum(&mut row.measured, measured);
+                }
+                None => rows.push(Row { collective, axes, predicted, measured }),
             }
         }
     }
@@ -157,6 +166,12 @@ mod tests {
         assert_eq!(
             planned(Mesh::data_parallel(1, 4), &all),
             "wire       all_reduce along dp_shard: 3.0 MiB in 1 a step\n"
+        );
+        let mut twice = all;
+        twice[1].count(Collective::AllReduce, 1 << 20);
+        assert_eq!(
+            planned(Mesh::data_parallel(1, 4), &twice),
+            "wire       all_reduce along dp_shard: 4.0 MiB in 2 a step\n"
         );
         let both = planned(Mesh::data_parallel(2, 2), &all);
         assert!(both.contains("along dp_replicate x dp_shard"), "{both}");
