@@ -15,33 +15,42 @@ use crate::setup::Setup;
 use crate::run::{End, Run};
 use memwall_data::{Dataset, Tokenizer};
 use memwall_engine::Sampling;
-use memwall_tensor::LedgerState;
 use memwall_tensor::device::Memory;
 use serde_json::json;
 
-/// Gathers what ranks have to tell; the first, which has metrics, writes the summary and says where things are.
-pub(crate) fn report(run: &mut Run<'_>, metrics: Option<&Metrics>, end: &End) -> Result<(), Failure> {
-    let prediction = run.prediction;
-    let measured: LedgerState = run.rank.device().ledger().state();
-    let predicted = &prediction.run;
+/// What the rank has to tell the others.
+pub(crate) fn account(run: &Run<'_>, end: &End) -> Account {
+    let (measured, predicted) = (run.rank.device().ledger().state(), &run.prediction.run);
     // A run that did nothing, since it was complete, has no peaks to compare.
     let peaks = measured.peak_of_each == predicted.peak_of_each
         && measured.at_peak == predicted.at_peak
         && measured.reserved == predicted.reserved;
-    let equal = run.exact.holds() && (peaks || end.steps == 0);
-    let (resident, measured_resident) = (Resident::of(run.setup, prediction), run.resident.bytes());
-    let agrees = measured_resident.map(|bytes| resident.agrees_with(bytes));
-    let own = Account {
+    let resident = run.resident.bytes();
+    Account {
         spent: run.spent,
-        resident: measured_resident,
-        resident_agrees: agrees == Some(true),
-        memory_equal: equal,
+        resident,
+        resident_agrees: resident
+            .is_some_and(|bytes| Resident::of(run.setup, run.prediction).agrees_with(bytes)),
+        memory_equal: run.exact.holds() && (peaks || end.steps == 0),
         wire_equal: run.wire.holds(),
-    };
-    let ranks = run.rank.gather_statistics(own.to_numbers())?;
-    let ranks: Vec<Account> = ranks.into_iter().map(Account::from_numbers).collect();
-    let Some(metrics) = metrics else { return Ok(()) };
+    }
+}
+
+/// Writes the summary and says where things are. `ranks` is what all ranks have told, the first one's among it.
+pub(crate) fn report(
+    run: &Run<'_>,
+    mut ranks: Vec<Account>,
+    metrics: &Metrics,
+    end: &End,
+) -> Result<(), Failure> {
     let totals = metrics.totals()?;
+    let prediction = run.prediction;
+    let (measured, predicted) = (run.rank.device().ledger().state(), &prediction.run);
+    let resident = Resident::of(run.setup, prediction);
+    // The export, which only the first rank writes, counts as well.
+    let own = account(run, end);
+    ranks[0] = own;
+    let (measured_resident, agrees) = (own.resident, own.resident.map(|_| own.resident_agrees));
     let summary = json!({
         "layout": layout::json(run.setup),
         "parameters": run.setup.spec.parameter_count(),

@@ -2,7 +2,7 @@
 //! first also writes and tells.
 
 use crate::advice;
-use crate::balance::Spent;
+use crate::balance::{Account, Spent};
 use crate::batches::{Batches, Share};
 use crate::early_stop::{Stopped, Watch};
 use crate::exact::Exact;
@@ -197,9 +197,13 @@ impl Run<'_> {
             metrics = Some(Metrics::open(self.folder, done)?);
         }
         let end = self.train(metrics.as_mut(), screen)?;
+        // The last that ranks do together: none has to wait while the first exports.
+        let account = finish::account(self, &end);
+        let ranks = self.rank.gather_statistics(account.to_numbers())?;
+        let Some(metrics) = metrics else { return Ok(()) };
         self.export(tokenizer, weights)?;
         self.look();
-        finish::report(self, metrics.as_ref(), &end)
+        finish::report(self, ranks.into_iter().map(Account::from_numbers).collect(), &metrics, &end)
     }
 
     /// Loads a checkpoint, a model folder, or random values.
@@ -348,12 +352,10 @@ impl Run<'_> {
     }
 
     /// Writes the folder that transformers loads as it is.
-    fn export(&mut self, tokenizer: &Tokenizer, source: Option<&ModelFile>) -> Result<(), Failure> {
+    fn export(&self, tokenizer: &Tokenizer, source: Option<&ModelFile>) -> Result<(), Failure> {
         let disk = self.folder.disk();
         let partial = self.folder.path("export.partial");
-        if self.leads() {
-            disk.remove_folder(&partial).fail()?;
-        }
+        disk.remove_folder(&partial).fail()?;
         let export = Export {
             dtype: match self.setup.job.export.dtype {
                 ExportType::Float32 => FloatType::F32,
@@ -363,9 +365,13 @@ impl Run<'_> {
             end_of_document: tokenizer.end_of_document(),
             generation_config: source.and_then(ModelFile::generation_config),
         };
-        write_model(disk, &partial, &mut &self.rank, &export).fail()?;
-        if !self.leads() {
-            return Ok(());
+        if self.rank.holds_all() {
+            write_model(disk, &partial, &mut &self.rank, &export).fail()?;
+        } else {
+            // What ranks hold in parts they have just saved.
+            let step = self.rank.steps_done();
+            let mut saved = self.store.weights(step, &self.setup.spec).fail()?;
+            write_model(disk, &partial, &mut saved, &export).fail()?;
         }
         tokenizer.write_hf_files(&partial).map_err(|e| Failure::Failed(e.to_string()))?;
         self.folder.swap_in(&partial, "export")
