@@ -176,7 +176,13 @@ mod tests {
         let before = Clock { inside: ms(5), waiting: ms(3) };
         let after = Clock { inside: ms(5 + inside), waiting: ms(3 + waiting) };
         spent.step(ms(total), before, after);
-        Account { spent, resident: Some(7 << 20), resident_agrees: true, memory_equal: true, wire_equal: false }
+        Account {
+            spent,
+            resident: Some(7 << 20),
+            resident_agrees: true,
+            memory_equal: true,
+            wire_equal: false,
+        }
     }
 
     #[test]

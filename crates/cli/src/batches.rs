@@ -124,20 +124,20 @@ mod tests {
     const MICRO_BATCH: usize = 2;
 
     fn dataset(folder: &std::path::Path) -> Dataset {
-        std::fs::write(folder.join("text.txt"), "some text that is long enough to be cut. ".repeat(30)).unwrap();
-        let source =
-            Source { globs: vec!["*.txt".into()], base: folder.into(), field: "text".into() };
+        std::fs::write(folder.join("text.txt"), "some text that is long enough to be cut. ".repeat(30))
+            .unwrap();
+        let source = Source { globs: vec!["*.txt".into()], base: folder.into(), field: "text".into() };
         let tokenizer = Tokenizer::load("bytes").unwrap();
         let prepared = source.prepare(&tokenizer, &folder.join("cache"), &mut |_| {}).unwrap();
-        let cut =
-            Cut { sequence_length: LENGTH, packing: Packing::Packed, validation: 0.2, seed: 3 };
+        let cut = Cut { sequence_length: LENGTH, packing: Packing::Packed, validation: 0.2, seed: 3 };
         Dataset::new(vec![(Arc::new(prepared), 1.0)], None, cut).unwrap()
     }
 
     /// What `fill` writes to a micro-batch: sample numbers, tokens and targets.
     fn filled(fill: impl Fn(&mut MicroBatch<'_>)) -> (Vec<u64>, Vec<i32>, Vec<i32>) {
         let new = || vec![0; MICRO_BATCH * LENGTH];
-        let (mut tokens, mut targets, mut positions, mut samples) = (new(), new(), new(), vec![0; MICRO_BATCH]);
+        let (mut tokens, mut targets, mut positions, mut samples) =
+            (new(), new(), new(), vec![0; MICRO_BATCH]);
         fill(&mut MicroBatch {
             tokens: &mut tokens,
             targets: &mut targets,
@@ -153,8 +153,7 @@ mod tests {
         let data = dataset(folder.path());
         let (global, first) = (24, 48);
         let alone = Batches::new(&data, global, MICRO_BATCH, Share::ALL);
-        let want: Vec<_> =
-            (0..global / MICRO_BATCH).map(|m| filled(|b| alone.fill(first, m, b))).collect();
+        let want: Vec<_> = (0..global / MICRO_BATCH).map(|m| filled(|b| alone.fill(first, m, b))).collect();
         for ranks in [1, 2, 3, 4, 6] {
             let micro_batches = global / MICRO_BATCH / ranks;
             let got: Vec<_> = (0..ranks)
@@ -180,7 +179,8 @@ mod tests {
             for ranks in [1, 2, 3, 4, 7] {
                 let mut counted: Vec<(u64, Vec<i32>)> = Vec::new();
                 for rank in 0..ranks {
-                    let batches = Batches::new(&data, ranks * MICRO_BATCH, MICRO_BATCH, Share { rank, ranks });
+                    let batches =
+                        Batches::new(&data, ranks * MICRO_BATCH, MICRO_BATCH, Share { rank, ranks });
                     assert_eq!(batches.evaluation_batches(limit), n);
                     for m in 0..batches.evaluation_share(n) {
                         let (samples, _, targets) = filled(|b| batches.fill_evaluation(n, m, b));

@@ -135,7 +135,8 @@ pub(crate) fn recompute(recompute: Recompute) -> &'static str {
 pub(crate) fn phases(spec: &ModelSpec, p: &Prediction, ranks: usize) -> String {
     let of = |phase| Some(format!("{} {}", phase_name(phase), show_bytes(p.run.at_peak_in(phase)?.total())));
     let phases: Vec<String> = Phase::ALL.into_iter().filter_map(of).collect();
-    let whose = if ranks == 1 { "rank 0, the only one".into() } else { format!("rank 0, the first of {ranks}") };
+    let whose =
+        if ranks == 1 { "rank 0, the only one".into() } else { format!("rank 0, the first of {ranks}") };
     format!(
         "phases     {}\npeak       in {}; on {whose}\n",
         phases.join(" | "),

@@ -124,8 +124,7 @@ fn device(setup: &Setup, rank: usize, fabric: Option<&Fabric>) -> Result<Cpu, Fa
         // What else the process has to do, such as hearing its supervisor, is not to take a core from another rank.
         ranks::bind(own);
     }
-    let device =
-        Cpu::new(setup.description, setup.budget).map_err(|e| Failure::Failed(e.to_string()))?;
+    let device = Cpu::new(setup.description, setup.budget).map_err(|e| Failure::Failed(e.to_string()))?;
     if let Some(own) = own {
         device.pin(own);
     }
@@ -186,15 +185,16 @@ impl Run<'_> {
         self.load(from, weights)?;
         self.rank.compare_state()?;
         let done = self.rank.steps_done();
-        if self.setup.job.train.stop.is_some() {
-            let evaluations = Metrics::evaluations(self.folder, done)?;
-            evaluations.iter().for_each(|(step, loss)| self.watch.evaluated(*step, *loss));
-        }
         say!("run        {}", self.folder.root().display());
         let mut metrics = None;
         if self.leads() {
             self.folder.write_job(&self.setup.resolved)?;
             metrics = Some(Metrics::open(self.folder, done)?);
+        }
+        // Every rank decides by itself when to stop early, from the same losses.
+        if self.setup.job.train.stop.is_some() {
+            let evaluations = Metrics::evaluations(self.folder, done)?;
+            evaluations.iter().for_each(|(step, loss)| self.watch.evaluated(*step, *loss));
         }
         let end = self.train(metrics.as_mut(), screen)?;
         // The last that ranks do together: none has to wait while the first exports.

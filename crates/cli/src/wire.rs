@@ -51,7 +51,8 @@ impl Wire {
         let measured = self.measured.unwrap_or_default();
         let rows = rows(mesh, &self.predicted, &measured);
         let mut text = String::new();
-        let mut lead = format!("wire       {:<30}{:>16}{:>16}   bytes a step\n", "collective", "predicted", "measured");
+        let mut lead =
+            format!("wire       {:<30}{:>16}{:>16}   bytes a step\n", "collective", "predicted", "measured");
         for row in &rows {
             let verdict = if row.predicted == row.measured { "equal" } else { "DIFFERENT" };
             let what = format!("{} {}", row.collective.name(), row.axes);
@@ -119,7 +120,8 @@ pub(crate) fn planned(mesh: Mesh, traffic: &ByGroup) -> String {
     for row in rows(mesh, traffic, traffic) {
         let [calls, bytes] = row.predicted;
         let name = row.collective.name();
-        let _ = writeln!(text, "{lead:<10} {name} along {}: {} in {calls} a step", row.axes, show_bytes(bytes));
+        let _ =
+            writeln!(text, "{lead:<10} {name} along {}: {} in {calls} a step", row.axes, show_bytes(bytes));
         lead = "";
     }
     text

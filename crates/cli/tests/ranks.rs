@@ -10,7 +10,10 @@ fn place() -> Place {
     let p = Place::new();
     p.write(
         "job.toml",
-        &JOB.replace("micro_batch = 2\nglobal_batch = 6", "micro_batch = 1\nglobal_batch = 12\ndeterministic = true"),
+        &JOB.replace(
+            "micro_batch = 2\nglobal_batch = 6",
+            "micro_batch = 1\nglobal_batch = 12\ndeterministic = true",
+        ),
     );
     p
 }
@@ -91,7 +94,9 @@ fn memory_and_bytes_on_the_wire_are_what_the_plan_says_on_every_rank() {
 fn what_is_printed_is_printed_once_and_every_rank_has_a_log() {
     let p = place();
     let out = p.ok(&["train", "job.toml", "--ranks", "2"]);
-    for words in ["layout     2 ranks: every one holds all, dp_replicate 2; 1 thread each\n", "step 1/12", "done "] {
+    for words in
+        ["layout     2 ranks: every one holds all, dp_replicate 2; 1 thread each\n", "step 1/12", "done "]
+    {
         assert_eq!(out.matches(words).count(), 1, "{words:?} in {out}");
     }
     for rank in [0, 1] {
@@ -164,12 +169,53 @@ fn a_run_goes_on_with_other_ranks() {
 #[test]
 fn a_variable_that_no_supervisor_wrote_is_refused() {
     let p = place();
-    for value in ["", "0", "{}", r#"{"rank": 0, "arena": 1, "from": null, "peak": {"flops": 1.0, "source": "Measured"},
-        "lock": 987, "terminal": null, "files": [988]}"#]
-    {
+    for value in [
+        "",
+        "0",
+        "{}",
+        r#"{"rank": 0, "arena": 1, "from": null, "peak": {"flops": 1.0, "source": "Measured"},
+        "lock": 987, "terminal": null, "files": [988]}"#,
+    ] {
         let out = p.command(&["train", "job.toml"]).env("MEMWALL_RANK", value).output().unwrap();
         let text = String::from_utf8(out.stderr).unwrap();
         assert_eq!(out.status.code(), Some(2), "{value:?}: {text}");
         assert!(text.contains("MEMWALL_RANK") && text.contains("unset it"), "{text}");
     }
+}
+
+#[test]
+fn a_job_that_does_not_fit_a_rank_is_told_the_stage_that_makes_it_fit() {
+    let p = place();
+    p.write(
+        "job.toml",
+        &JOB.replace("hidden_size = 24", "hidden_size = 480").replace("global_batch = 6", "global_batch = 8"),
+    );
+    let reserved = |zero: &str| {
+        let zero = format!("parallel.zero={zero}");
+        let plan = p.ok(&["plan", "job.toml", "--json", "--ranks", "2", "--set", &zero]);
+        serde_json::from_str::<Value>(&plan).unwrap()["predicted"]["reserved_bytes"].as_u64().unwrap()
+    };
+    let stages = ["0", "1", "2", "3"].map(reserved);
+    assert!(stages[0] > stages[1] && stages[1] >= stages[2] && stages[2] > stages[3], "{stages:?}");
+    for (stage, fits) in [(1, stages[1]), (3, stages[3])] {
+        let budget = format!("memory.budget={fits}");
+        let text = p.refused(&["train", "job.toml", "--ranks", "2", "--set", &budget]);
+        let advice = format!("  parallel.zero = {stage}: {}, fits\n", memwall_cli::job::show_bytes(fits));
+        assert!(text.contains(&advice), "no {advice:?} in {text}");
+    }
+}
+
+#[test]
+fn ranks_stop_early_where_one_does_and_a_reader_that_goes_away_does_not_end_them() {
+    let p = place();
+    let rule = ["train.evaluate_every=2", "train.stop_patience=2", "train.stop_min_delta=100.0"];
+    p.ok(&train("run.dir=one", &rule));
+    let args = train("run.dir=two", &[&rule[..], &["parallel.ranks=2"]].concat());
+    let mut command = p.command(&args);
+    let mut child =
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    drop((child.stdout.take(), child.stderr.take()));
+    assert!(child.wait().unwrap().success());
+    assert_eq!(learned(&p, "two").len(), 6);
+    assert_eq!(learned(&p, "two"), learned(&p, "one"));
 }

@@ -20,7 +20,11 @@ fn endless() -> Place {
 }
 
 fn start(p: &Place, args: &[&str]) -> Child {
-    p.command(&[&["train", "job.toml"], args].concat()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    p.command(&[&["train", "job.toml"], args].concat())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 /// The process of a rank, once it is there.
@@ -60,7 +64,8 @@ fn whoever_is_killed_at_whatever_moment_all_end_and_the_run_goes_on() {
         let others: Vec<Process> = p.processes().into_iter().filter(|o| o.rank.is_some()).collect();
         // The supervisor every third time, and where there is nobody else yet.
         let choice = random(&mut state) as usize;
-        let victim = if others.is_empty() || kill % 3 == 0 { supervisor } else { others[choice % others.len()] };
+        let victim =
+            if others.is_empty() || kill % 3 == 0 { supervisor } else { others[choice % others.len()] };
         victim.signal("-KILL");
         let out = ended(child);
         let text = String::from_utf8(out.stderr).unwrap();

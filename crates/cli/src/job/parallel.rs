@@ -121,7 +121,8 @@ mod tests {
 
     /// Ranks, replicas and ranks of a sharding group of a job with these keys.
     fn layout(text: &str) -> Result<(usize, usize, usize), String> {
-        let job = resolve(FINE_TUNE, &sets(text)).and_then(|job| job.validate()).map_err(|e| e.to_string())?;
+        let job =
+            resolve(FINE_TUNE, &sets(text)).and_then(|job| job.validate()).map_err(|e| e.to_string())?;
         Ok((job.parallel.ranks, job.parallel.dp_replicate, job.parallel.dp_shard))
     }
 

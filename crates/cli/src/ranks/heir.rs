@@ -88,9 +88,8 @@ impl Heir {
     /// The memory cannot be mapped, or was made for another number of ranks.
     pub(crate) fn fabric(&mut self, mesh: Mesh, timeout: Duration) -> Result<Fabric, Failure> {
         let files = std::mem::take(&mut self.files);
-        Fabric::open(mesh, self.budget, timeout, files).map_err(|e| {
-            Failure::Failed(format!("cannot map the memory of {} ranks: {e}", mesh.world()))
-        })
+        Fabric::open(mesh, self.budget, timeout, files)
+            .map_err(|e| Failure::Failed(format!("cannot map the memory of {} ranks: {e}", mesh.world())))
     }
 
     /// The rank among those that share a step's samples.

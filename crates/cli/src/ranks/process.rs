@@ -34,7 +34,8 @@ impl RankProcess {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        let descriptors: Vec<RawFd> = [will.lock].into_iter().chain(will.terminal).chain(will.files.clone()).collect();
+        let descriptors: Vec<RawFd> =
+            [will.lock].into_iter().chain(will.terminal).chain(will.files.clone()).collect();
         system::follow(&mut command, descriptors);
         let mut child = command.spawn()?;
         let missing = || io::Error::other("a process without pipes");

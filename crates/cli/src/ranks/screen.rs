@@ -88,7 +88,8 @@ mod tests {
     #[test]
     fn a_bar_is_drawn_where_the_descriptor_leads() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let bar = indicatif::ProgressBar::with_draw_target(Some(4), Screen::new(file.reopen().unwrap()).target());
+        let bar =
+            indicatif::ProgressBar::with_draw_target(Some(4), Screen::new(file.reopen().unwrap()).target());
         bar.println("a line above");
         bar.set_position(2);
         bar.abandon();

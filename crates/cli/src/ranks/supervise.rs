@@ -5,6 +5,7 @@ use super::process::RankProcess;
 use super::verdict::{self, Ended};
 use super::voice::News;
 use crate::failure::{Failure, Outcome};
+use crate::job::show_bytes;
 use crate::profile::Peak;
 use crate::run_folder::RunFolder;
 use crate::setup::Setup;
@@ -42,7 +43,12 @@ pub(crate) fn supervise(kept: &Kept<'_>) -> Result<(), Failure> {
     let (setup, ranks) = (kept.setup, kept.setup.ranks());
     let cannot = |e: io::Error| Failure::Failed(format!("cannot start {ranks} ranks: {e}"));
     let timeout = Duration::from_secs(setup.job.parallel.timeout);
-    let fabric = Fabric::new(setup.mesh, setup.budget, timeout).map_err(cannot)?;
+    let fabric = Fabric::new(setup.mesh, setup.budget, timeout).map_err(|e| {
+        Failure::Failed(format!(
+            "cannot reserve {} of shared memory for each of {ranks} ranks: {e}; a smaller memory.budget may help",
+            show_bytes(setup.budget)
+        ))
+    })?;
     let logs = kept.folder.path("logs");
     kept.folder.disk().make_folder(&logs).fail()?;
     let terminal = io::stderr().is_terminal().then(|| io::stderr().as_fd().try_clone_to_owned());

@@ -100,17 +100,22 @@ mod tests {
 
     #[test]
     fn a_rank_that_was_killed_is_named_whatever_the_others_say() {
-        let all = [ended(0, code(1), &["memwall: rank 1 was killed by signal 9"]), ended(1, 9, &["warning: hot"])];
+        let all =
+            [ended(0, code(1), &["memwall: rank 1 was killed by signal 9"]), ended(1, 9, &["warning: hot"])];
         let failure = verdict(&all, Some(1), None).unwrap_err();
         let text = failure.to_string();
         assert_eq!(failure.code(), 1);
-        assert!(text.starts_with("rank 1 was killed by signal 9") && text.contains("  | warning: hot\n"), "{text}");
+        assert!(
+            text.starts_with("rank 1 was killed by signal 9") && text.contains("  | warning: hot\n"),
+            "{text}"
+        );
         assert!(text.ends_with("its log is run/logs/rank-1.log") && !text.contains("memwall: "), "{text}");
     }
 
     #[test]
     fn who_says_that_it_failed_comes_before_who_was_seen_to_have_failed() {
-        let all = [ended(0, code(1), &["memwall: rank 1 has failed"]), ended(1, code(1), &["memwall: no disk"])];
+        let all =
+            [ended(0, code(1), &["memwall: rank 1 has failed"]), ended(1, code(1), &["memwall: no disk"])];
         let said = |reason: &str| Some((1, reason.to_owned()));
         let text = verdict(&all, Some(0), said("no disk")).unwrap_err().to_string();
         assert!(text.starts_with("rank 1 failed with exit code 1"), "{text}");

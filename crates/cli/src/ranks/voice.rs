@@ -100,11 +100,18 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let errors: String = (0..50).map(|i| format!("error {i}\n")).collect::<String>() + "cut off";
         let long = vec![b'x'; 3 * PIECE as usize];
-        let mut voice =
-            Voice::new(std::io::Cursor::new(long), std::io::Cursor::new(errors), file.reopen().unwrap(), None);
+        let mut voice = Voice::new(
+            std::io::Cursor::new(long),
+            std::io::Cursor::new(errors),
+            file.reopen().unwrap(),
+            None,
+        );
         let words = voice.last_words();
         assert_eq!(words.len(), LAST);
-        assert_eq!((words[0].as_str(), words[18].as_str(), words[19].as_str()), ("error 31", "error 49", "cut off"));
+        assert_eq!(
+            (words[0].as_str(), words[18].as_str(), words[19].as_str()),
+            ("error 31", "error 49", "cut off")
+        );
         let log = std::fs::read_to_string(file.path()).unwrap();
         assert_eq!(log.matches('x').count(), 3 * PIECE as usize);
         assert_eq!(log.matches("error").count(), 50);

@@ -164,7 +164,10 @@ impl Process {
     /// Sends it a signal, as `kill` names it.
     pub fn signal(self, signal: &str) {
         // It may have ended meanwhile.
-        let _ = Command::new("kill").args([signal, &self.pid.to_string()]).stderr(std::process::Stdio::null()).status();
+        let _ = Command::new("kill")
+            .args([signal, &self.pid.to_string()])
+            .stderr(std::process::Stdio::null())
+            .status();
     }
 }
 
@@ -172,7 +175,8 @@ impl Place {
     /// All processes that run in this folder, whoever their parent is.
     pub fn processes(&self) -> Vec<Process> {
         let here = self.dir.path().canonicalize().unwrap();
-        let pids = std::fs::read_dir("/proc").unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok());
+        let pids =
+            std::fs::read_dir("/proc").unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok());
         let ours = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == here);
         pids.filter(ours).map(|pid| Process { pid, rank: rank_of(pid) }).collect()
     }
