@@ -2,9 +2,10 @@
 
 use crate::{Common, Fault, quiet, write_markdown};
 use memwall_cli::profile::{self, Machine};
-use memwall_comm::DryGroup;
+use memwall_comm::Groups;
 use memwall_engine::{
-    AdamWSettings, Decay, Keep, MicroBatch, Precision, Rank, Schedule, Settings, predict, predict_by_running,
+    AdamWSettings, Decay, Keep, MicroBatch, Place, Precision, Rank, Schedule, Settings, Zero, predict,
+    predict_by_running,
 };
 use memwall_layout::Placements;
 use memwall_model::{ModelSpec, Preset};
@@ -27,6 +28,7 @@ fn settings(keep: Keep) -> Settings {
         precision: Precision::Bf16,
         gradients: Precision::Bf16,
         deterministic: false,
+        zero: Zero::None,
         clip: Some(1.0),
         seed: 1,
         keep,
@@ -71,11 +73,12 @@ pub(crate) fn plan(common: &Common) -> Result<(), Fault> {
     let spec = ModelSpec::new(preset.model_config()?);
     for (name, keep) in [("", Keep::ALL), (", full recompute", Keep::INPUT)] {
         let s = settings(keep);
-        let whole = |evaluates| predict(&spec, &s, DESCRIPTION, BUDGET, evaluates).expect("it fits");
+        let whole =
+            |evaluates| predict(&spec, &s, Place::SINGLE, DESCRIPTION, BUDGET, evaluates).expect("it fits");
         table.row(&format!("a step of {MODEL}{name}, composed"), 1, || drop(whole(false)));
         table.row(&format!("the same{name}, with an evaluation"), 1, || drop(whole(true)));
         table.row(&format!("the same{name}, all units run, two steps"), 1, || {
-            predict_by_running(&spec, &s, DESCRIPTION, BUDGET, false).expect("it fits");
+            predict_by_running(&spec, &s, Place::SINGLE, DESCRIPTION, BUDGET, false).expect("it fits");
         });
     }
     steps(&mut table, spec)?;
@@ -96,7 +99,7 @@ pub(crate) fn plan(common: &Common) -> Result<(), Fault> {
 fn steps(table: &mut Table, spec: ModelSpec) -> Result<(), Fault> {
     let device = Dry::new(DESCRIPTION, BUDGET)?;
     let ledger = device.ledger().clone();
-    let mut rank = Rank::new(device, Box::new(DryGroup::new(0, 1)), spec, settings(Keep::ALL))?;
+    let mut rank = Rank::new(device, Groups::solo(), spec, settings(Keep::ALL))?;
     let mut load = |_: usize, _: &mut MicroBatch<'_>| {};
     ledger.record();
     rank.step(&mut load, 1)?;

@@ -4,8 +4,8 @@
 //!     cargo run --release -p memwall-checkpoint --example export -- MODEL_FOLDER NEW_FOLDER float32|bfloat16|float16 BYTES
 
 use memwall_checkpoint::{Disk, Export, FloatType, ModelFile, write_model};
-use memwall_comm::Solo;
-use memwall_engine::{AdamWSettings, Decay, Keep, Precision, Rank, Schedule, Settings};
+use memwall_comm::Groups;
+use memwall_engine::{AdamWSettings, Decay, Keep, Precision, Rank, Schedule, Settings, Zero};
 use memwall_model::{ModelConfig, ModelSpec};
 use memwall_tensor::{Cpu, Description};
 use std::error::Error;
@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         micro_batches: 1,
         sequence: 1,
         deterministic: false,
+        zero: Zero::None,
         clip: None,
         seed: 0,
         keep: Keep::ALL,
@@ -36,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         schedule: Schedule { peak: 0.0, last: 0.0, warmup: 0, steps: 1, decay: Decay::Constant },
     };
     let device = Cpu::new(Description { threads: 1 }, 1 << 34)?;
-    let mut rank = Rank::new(device, Box::new(Solo), spec, settings)?;
+    let mut rank = Rank::new(device, Groups::solo(), spec, settings)?;
     file.load(&mut rank)?;
     let export = Export {
         dtype,
@@ -44,6 +45,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         end_of_document: None,
         generation_config: file.generation_config(),
     };
-    write_model(&Disk::default(), Path::new(to), &rank, &export)?;
+    write_model(&Disk::default(), Path::new(to), &mut &rank, &export)?;
     Ok(())
 }

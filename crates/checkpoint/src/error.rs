@@ -37,6 +37,12 @@ pub enum CheckpointError {
         /// Names and shapes.
         reason: String,
     },
+    /// The ranks that share the state did not all come along.
+    #[error("a checkpoint that all ranks save together was not completed: {reason}")]
+    Ranks {
+        /// What the collective says.
+        reason: String,
+    },
     /// A weight is not a number that can be trained with.
     #[error(
         "{}: element {index} of {tensor} is {value} as {dtype}; no model can be trained from or used with it: \

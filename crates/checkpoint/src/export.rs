@@ -8,7 +8,7 @@ use crate::model_folder::{GENERATION, SINGLE};
 use crate::tensor_file::Values;
 use crate::tensor_write::{self, Encoding, Entry};
 use memwall_engine::{Part, Rank};
-use memwall_model::ParamId;
+use memwall_model::{ModelSpec, ParamId};
 use memwall_tensor::device::Device;
 use serde_json::{Map, Value, json};
 use std::fs;
@@ -35,17 +35,42 @@ impl Export<'_> {
     pub const USUAL_SHARD: u64 = 5_000_000_000;
 }
 
-/// Writes the weights of a rank, config.json and generation_config.json into `folder`, which is empty or not there.
+/// Where the weights of an export come from.
+pub trait Source {
+    /// The model.
+    fn spec(&self) -> &ModelSpec;
+
+    /// Fills a piece of a parameter, as f32, from its element number `first` on.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn read(&mut self, param: ParamId, first: usize, piece: &mut [f32]) -> Result<(), CheckpointError>;
+}
+
+/// A rank that holds all weights.
+impl<D: Device> Source for &Rank<D> {
+    fn spec(&self) -> &ModelSpec {
+        Rank::spec(self)
+    }
+
+    fn read(&mut self, param: ParamId, first: usize, piece: &mut [f32]) -> Result<(), CheckpointError> {
+        let part = self.part(Part::Weight, param).part(first, piece.len());
+        self.device().read(part, bytemuck::cast_slice_mut(piece));
+        Ok(())
+    }
+}
+
+/// Writes the weights of a source, config.json and generation_config.json into `folder`, which is empty or not there.
 /// Each file is there whole or not at all, and config.json comes last. After an error the files that were written are
 /// deleted again as far as the disk allows it.
 ///
 /// # Errors
 /// The folder is not empty, the disk's, or a weight that is not finite in the type of the files: a tensor and element
 /// are named.
-pub fn write_model<D: Device>(
+pub fn write_model(
     disk: &Disk,
     folder: &Path,
-    rank: &Rank<D>,
+    source: &mut dyn Source,
     export: &Export<'_>,
 ) -> Result<(), CheckpointError> {
     disk.make_folder(folder)?;
@@ -53,7 +78,7 @@ pub fn write_model<D: Device>(
         let reason = "is not empty, and files of two models must not mix; give a new folder";
         return Err(CheckpointError::malformed(folder, reason));
     }
-    let written = write_files(disk, folder, rank, export);
+    let written = write_files(disk, folder, source, export);
     if written.is_err() {
         // The folder was empty, so all that is in it is from here. What failed first is what is told.
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -63,13 +88,13 @@ pub fn write_model<D: Device>(
     written
 }
 
-fn write_files<D: Device>(
+fn write_files(
     disk: &Disk,
     folder: &Path,
-    rank: &Rank<D>,
+    source: &mut dyn Source,
     export: &Export<'_>,
 ) -> Result<(), CheckpointError> {
-    let entries = entries(rank);
+    let entries = entries(source.spec());
     let shards = shards(&entries, export);
     let encoding = Encoding { dtype: export.dtype, values: Values::Finite };
     let mut weight_map = Map::new();
@@ -78,9 +103,10 @@ fn write_files<D: Device>(
             1 => SINGLE.to_owned(),
             n => format!("model-{:05}-of-{n:05}.safetensors", number + 1),
         };
-        let tensors = shard.clone().map(|i| (entries[i].clone(), rank.part(Part::Weight, ParamId(i))));
         let partial = folder.join(format!("{name}.partial"));
-        tensor_write::write(disk, &partial, encoding, rank.device(), tensors)?;
+        let read: tensor_write::Read<'_> =
+            &mut |number, first, piece| source.read(ParamId(shard.start + number), first, piece);
+        tensor_write::write(disk, &partial, encoding, &entries[shard.clone()], read)?;
         disk.rename(&partial, &folder.join(&name))?;
         weight_map.extend(shard.clone().map(|i| (entries[i].name.clone(), name.clone().into())));
     }
@@ -89,14 +115,14 @@ fn write_files<D: Device>(
         let total: u64 = entries.iter().map(|e| e.bytes(export.dtype)).sum();
         put(INDEX, &json!({"metadata": {"total_size": total}, "weight_map": weight_map}))?;
     }
-    let config = rank.spec().config.to_export_json(export.dtype.name(), export.end_of_document);
+    let config = source.spec().config.to_export_json(export.dtype.name(), export.end_of_document);
     put(GENERATION, &generation(&config, export))?;
     put("config.json", &config)
 }
 
 /// All parameters, each once: of a tied head there is no copy.
-pub(crate) fn entries<D: Device>(rank: &Rank<D>) -> Vec<Entry> {
-    rank.spec().params.iter().map(|p| Entry { name: p.name.clone(), shape: p.shape.clone() }).collect()
+pub(crate) fn entries(spec: &ModelSpec) -> Vec<Entry> {
+    spec.params.iter().map(|p| Entry { name: p.name.clone(), shape: p.shape.clone() }).collect()
 }
 
 /// Which parameters go into which file: in order, as many as fit.

@@ -3,6 +3,7 @@
 use crate::error::{At, CheckpointError, shown};
 use crate::files;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
@@ -20,6 +21,10 @@ pub struct FileRecord {
     pub size: u64,
     /// BLAKE3, hexadecimal.
     pub blake3: String,
+    /// Of a file that holds parts of tensors: the number of each part's first element in its tensor. Empty where tensors are
+    /// whole.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub slices: BTreeMap<String, u64>,
 }
 
 /// Where a run is, apart from its tensors. The learning rate and all random numbers are functions of it.
@@ -95,7 +100,7 @@ impl Manifest {
 
     /// Checks that the folder is the checkpoint of `step`, that `names` are its files and there are no others, and
     /// size and hash of each.
-    pub(crate) fn verify(&self, folder: &Path, step: u64, names: &[&str]) -> Result<(), CheckpointError> {
+    pub(crate) fn verify(&self, folder: &Path, step: u64, names: &[String]) -> Result<(), CheckpointError> {
         let bad = |what: String| {
             let reason = format!("{what}. {}", advice(folder));
             Err(CheckpointError::malformed(folder.join(Self::NAME), reason))
@@ -103,7 +108,7 @@ impl Manifest {
         if self.state.step != step {
             return bad(format!("is of step {}, and stands in the folder of step {step}", self.state.step));
         }
-        if !self.files.iter().map(|f| &*f.name).eq(names.iter().copied()) {
+        if !self.files.iter().map(|f| &f.name).eq(names) {
             return bad(format!(
                 "does not list the files of a checkpoint, which are {}",
                 names.join(" and ")
@@ -111,7 +116,7 @@ impl Manifest {
         }
         for entry in fs::read_dir(folder).at("read the folder", folder)? {
             let name = entry.at("read the folder", folder)?.file_name();
-            if name != Self::NAME && !names.iter().any(|n| name == *n) {
+            if name != Self::NAME && !names.iter().any(|n| name == n.as_str()) {
                 let name = shown(&name.to_string_lossy());
                 let reason = format!("holds {name}, which is not part of the checkpoint; move it elsewhere");
                 return Err(CheckpointError::malformed(folder, reason));

@@ -2,6 +2,7 @@
 
 use crate::error::{CheckpointError, shown};
 use crate::files;
+use crate::header::TensorInfo;
 use crate::index::{INDEX, Index};
 use crate::names::{self, Assignment, Tensors};
 use crate::tensor_file::{Elements, TensorFile, Values};
@@ -110,19 +111,23 @@ impl ModelFile {
         self.generation.as_ref()
     }
 
-    /// Reads every parameter into its place.
+    /// Reads what is held of every parameter into its place.
     ///
     /// # Errors
     /// A file cannot be read, or holds a value that is not a finite number.
     pub fn load<D: Device>(&self, into: &mut impl Parameters<D>) -> Result<(), CheckpointError> {
         for i in 0..self.places.len() {
+            let held = into.held(ParamId(i));
             let (device, dst) = into.parameter_mut(ParamId(i));
-            self.read(ParamId(i), device, dst)?;
+            if !held.is_empty() {
+                self.read(ParamId(i), device, held.start, dst)?;
+            }
         }
         Ok(())
     }
 
-    /// Reads one parameter into its place on a device, as f32.
+    /// Reads one parameter's elements from number `first` on, as many as there is room for, into their place on a device, as
+    /// f32.
     ///
     /// # Errors
     /// As of [`ModelFile::load`].
@@ -130,10 +135,12 @@ impl ModelFile {
         &self,
         param: ParamId,
         device: &D,
+        first: usize,
         dst: SliceMut<'_, D::Buf>,
     ) -> Result<(), CheckpointError> {
         let (file, name) = &self.places[param.0];
-        self.files[*file].read_checked(name, device, dst, Values::Finite)
+        let whole = self.files[*file].info(name).map_or(0, TensorInfo::len);
+        self.files[*file].read_part(name, device, (first, whole), dst, Values::Finite)
     }
 }
 

@@ -107,34 +107,54 @@ impl TensorFile {
         device: &D,
         dst: SliceMut<'_, D::Buf>,
     ) -> Result<(), CheckpointError> {
-        self.read_checked(name, device, dst, Values::Any)
+        let whole = dst.len();
+        self.read_part(name, device, (0, whole), dst, Values::Any)
     }
 
-    /// The same; values that may not stand there are refused.
-    pub(crate) fn read_checked<D: Memory>(
+    /// Reads the elements of a tensor of `whole` elements from `first` on, as many as there is room for, into their place on
+    /// a device; values that may not stand there are refused.
+    pub(crate) fn read_part<D: Memory>(
         &self,
         name: &str,
         device: &D,
+        (first, whole): (usize, usize),
         mut dst: SliceMut<'_, D::Buf>,
         allowed: Values,
     ) -> Result<(), CheckpointError> {
-        let mut elements = self.elements(name)?;
-        if elements.left != dst.len() {
-            let reason = format!("{} has {} elements, not {}", shown(name), elements.left, dst.len());
+        let elements = self.elements(name)?;
+        if elements.left != whole {
+            let reason = format!("{} has {} elements, not {whole}", shown(name), elements.left);
             return Err(CheckpointError::WrongModel { path: self.path.clone(), reason });
         }
+        let mut elements = elements.from(first, dst.len());
         let mut at = 0;
         while let Some(chunk) = elements.next()? {
             if let Some(i) = allowed.fault(chunk.values) {
                 return Err(CheckpointError::NotFinite {
                     path: self.path.clone(),
                     tensor: shown(name),
-                    index: at + i,
+                    index: first + at + i,
                     value: chunk.values[i],
                     dtype: chunk.dtype.name(),
                 });
             }
             device.write(dst.reborrow().part(at, chunk.values.len()), chunk.f32_bytes);
+            at += chunk.values.len();
+        }
+        Ok(())
+    }
+
+    /// Reads a tensor's elements from number `first` on, as many as `piece` has, as f32.
+    pub(crate) fn read_host(
+        &self,
+        name: &str,
+        first: usize,
+        piece: &mut [f32],
+    ) -> Result<(), CheckpointError> {
+        let mut elements = self.elements(name)?.from(first, piece.len());
+        let mut at = 0;
+        while let Some(chunk) = elements.next()? {
+            piece[at..at + chunk.values.len()].copy_from_slice(chunk.values);
             at += chunk.values.len();
         }
         Ok(())
@@ -183,6 +203,13 @@ pub(crate) struct Chunk<'a> {
 }
 
 impl Elements<'_> {
+    /// The same, but up to `len` elements from number `first` on.
+    fn from(mut self, first: usize, len: usize) -> Self {
+        self.at += (first.min(self.left) * self.dtype.bytes()) as u64;
+        self.left = self.left.saturating_sub(first).min(len);
+        self
+    }
+
     /// The next piece, of up to [`CHUNK`] elements; `None` after the last.
     pub(crate) fn next(&mut self) -> Result<Option<Chunk<'_>>, CheckpointError> {
         let n = self.left.min(CHUNK);

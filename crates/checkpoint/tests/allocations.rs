@@ -31,14 +31,14 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn saving_and_saving_again_takes_no_large_block() {
-    let rank = common::rank(128, 1024, 1);
+    let mut rank = common::rank(128, 1024, 1);
     let dir = tempfile::tempdir().unwrap();
     let store = Store::new(dir.path(), 2, Disk::default());
     let mut state = RunState { step: 1, samples: 0, tokens: 0, data: "d".into(), job: "j".into() };
     let before = LARGE_BLOCKS.load(Relaxed);
     for step in 1..4 {
         state.step = step;
-        store.save(&rank, &state).unwrap();
+        store.save(&mut rank, &state).unwrap();
     }
     assert_eq!(LARGE_BLOCKS.load(Relaxed), before);
     // The counter can count.

@@ -22,7 +22,7 @@ fn export(dtype: FloatType, max_shard_bytes: u64) -> Export<'static> {
 }
 
 fn write(folder: &Path, rank: &Rank<Cpu>, export: &Export<'_>) -> Result<(), CheckpointError> {
-    write_model(&Disk::default(), folder, rank, export)
+    write_model(&Disk::default(), folder, &mut &*rank, export)
 }
 
 fn json_of(path: &Path) -> Value {
@@ -220,7 +220,7 @@ fn whatever_operation_fails_there_is_no_half_of_a_model() {
             let folder = dir.path().join("export");
             let done = Arc::new(AtomicU64::new(0));
             let disk = broken(at, stays, done.clone());
-            match write_model(&disk, &folder, &rank, &export(FloatType::BF16, 900)) {
+            match write_model(&disk, &folder, &mut &rank, &export(FloatType::BF16, 900)) {
                 Ok(()) => {
                     assert!(at > 30, "an export takes more than {at} operations");
                     break;

@@ -23,7 +23,7 @@ fn every_tensor_is_read_into_place_to_the_bit() {
         let whole = SafeTensors::deserialize(&bytes).unwrap();
         for (i, p) in spec.params.iter().enumerate() {
             let mut buf = device.alloc(p.len(), DType::F32, Category::Weights).unwrap();
-            file.read(ParamId(i), &device, SliceMut::all(&mut buf)).unwrap();
+            file.read(ParamId(i), &device, 0, SliceMut::all(&mut buf)).unwrap();
             let mut read = vec![0u8; p.len() * 4];
             device.read(Slice::all(&buf), &mut read);
             assert_eq!(read, whole.tensor(&p.name).unwrap().data(), "{name}: {}", p.name);

@@ -32,6 +32,11 @@ fn state(rank: &Rank<Cpu>) -> RunState {
     RunState { step, samples: step, tokens: 8 * step, data: "d".into(), job: "j".into() }
 }
 
+fn save(store: &Store, rank: &mut Rank<Cpu>) -> Result<PathBuf, CheckpointError> {
+    let state = state(rank);
+    store.save(rank, &state)
+}
+
 fn bits(rank: &Rank<Cpu>) -> Vec<u32> {
     let parts = [Part::Weight, Part::FirstMoment, Part::SecondMoment];
     let ids = 0..rank.spec().params.len();
@@ -47,7 +52,7 @@ fn goes_on_to_the_bit(precision: Precision) {
     let mut a = rank(1);
     step(&mut a);
     step(&mut a);
-    store.save(&a, &state(&a)).unwrap();
+    save(&store, &mut a).unwrap();
     let mut b = rank(2);
     assert_eq!(store.load(store.latest().unwrap().unwrap(), &mut b).unwrap(), state(&a));
     assert_eq!(bits(&a), bits(&b));
@@ -83,7 +88,7 @@ fn pt_113673_state_is_keyed_by_name() {
     let store = Store::new(dir.path(), 2, Disk::default());
     let mut a = rank(8, 1);
     step(&mut a);
-    store.save(&a, &state(&a)).unwrap();
+    save(&store, &mut a).unwrap();
     for file in ["weights.safetensors", "optimizer.safetensors"] {
         let bytes = std::fs::read(dir.path().join("step-00000001").join(file)).unwrap();
         let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -103,7 +108,7 @@ fn only_the_last_few_are_kept() {
     let mut r = rank(8, 1);
     for _ in 0..4 {
         step(&mut r);
-        store.save(&r, &state(&r)).unwrap();
+        save(&store, &mut r).unwrap();
     }
     let mut names: Vec<_> = std::fs::read_dir(dir.path())
         .unwrap()
@@ -136,12 +141,12 @@ fn metaseq_53_killed_at_any_operation_resume_takes_the_last_complete_checkpoint(
         let healthy = Store::new(dir.path(), 1, Disk::default());
         let mut r = rank(8, 1);
         step(&mut r);
-        healthy.save(&r, &state(&r)).unwrap();
+        save(&healthy, &mut r).unwrap();
         let before = bits(&r);
         step(&mut r);
         let done = Arc::new(AtomicU64::new(0));
         let dying = Store::new(dir.path(), 1, dying_disk(at, done.clone()));
-        let outcome = dying.save(&r, &state(&r));
+        let outcome = save(&dying, &mut r);
         let found = healthy.latest().unwrap().expect("a complete checkpoint survives");
         let mut loaded = rank(8, 9);
         healthy.load(found, &mut loaded).unwrap();
@@ -149,7 +154,7 @@ fn metaseq_53_killed_at_any_operation_resume_takes_the_last_complete_checkpoint(
         // The next save cleans up whatever was left.
         step(&mut loaded);
         step(&mut loaded);
-        healthy.save(&loaded, &state(&loaded)).unwrap();
+        save(&healthy, &mut loaded).unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "killed at operation {at}");
         if outcome.is_ok() {
             operations = at;
@@ -164,7 +169,7 @@ fn saved() -> (tempfile::TempDir, Store, PathBuf) {
     let store = Store::new(dir.path(), 1, Disk::default());
     let mut r = rank(8, 1);
     step(&mut r);
-    let folder = store.save(&r, &state(&r)).unwrap();
+    let folder = save(&store, &mut r).unwrap();
     (dir, store, folder)
 }
 
@@ -248,7 +253,7 @@ fn a_hundred_saves_of_the_same_rank_leave_one_folder() {
     let mut r = rank(8, 1);
     for _ in 0..100 {
         step(&mut r);
-        store.save(&r, &state(&r)).unwrap();
+        save(&store, &mut r).unwrap();
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }

@@ -3,7 +3,7 @@
 use crate::CommError;
 use memwall_layout::{Axis, Cut, Placement, PlacementError, Placements, Reduction};
 use memwall_tensor::device::Memory;
-use memwall_tensor::{DType, Tensor};
+use memwall_tensor::{DType, Shape, Tensor};
 
 /// A collective operation, without its buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,7 +68,7 @@ pub enum Call<D: Memory> {
         whole: Tensor<D>,
     },
     /// `part` becomes this rank's part of the sum of all `whole`, or that is added to it. Without a `part` the sum takes its
-    /// place in `whole`, whose other parts then mean nothing.
+    /// place in `whole`, and what comes back is a window of `whole` that shows it alone.
     ReduceScatter {
         /// What this rank gives.
         whole: Tensor<D>,
@@ -146,9 +146,9 @@ impl<D: Memory> Call<D> {
     /// The rank that gives or gets, where there is one.
     pub fn peer(&self) -> Option<usize> {
         match self {
-            Call::Broadcast { root: peer, .. } | Call::Send { to: peer, .. } | Call::Receive { from: peer, .. } => {
-                Some(*peer)
-            }
+            Call::Broadcast { root: peer, .. }
+            | Call::Send { to: peer, .. }
+            | Call::Receive { from: peer, .. } => Some(*peer),
             _ => None,
         }
     }
@@ -175,9 +175,8 @@ impl<D: Memory> Call<D> {
     /// When it is none: a fault of the calling program.
     pub fn into_whole_and_part(self) -> (Tensor<D>, Tensor<D>) {
         match self {
-            Call::AllGather { whole, part: Some(part) } | Call::ReduceScatter { whole, part: Some(part), .. } => {
-                (whole, part)
-            }
+            Call::AllGather { whole, part: Some(part) }
+            | Call::ReduceScatter { whole, part: Some(part), .. } => (whole, part),
             _ => panic!("a collective without a whole and a part"),
         }
     }
@@ -226,7 +225,9 @@ impl<D: Memory> Call<D> {
         {
             return fail("a rank does not talk to itself".into());
         }
-        self.placed(axes).map(|_| ()).map_err(|e| CommError::new(self.collective(), rank, size, e.to_string()))
+        self.placed(axes)
+            .map(|_| ())
+            .map_err(|e| CommError::new(self.collective(), rank, size, e.to_string()))
     }
 
     /// Placements of the buffers afterwards, whole and part.
@@ -242,7 +243,8 @@ impl<D: Memory> Call<D> {
                 Err(PlacementError { operation, axis: *axis, found })
             })
         };
-        let on = |t: &Tensor<D>, placement| axes.iter().fold(t.placements(), |p, axis| p.with(*axis, placement));
+        let on =
+            |t: &Tensor<D>, placement| axes.iter().fold(t.placements(), |p, axis| p.with(*axis, placement));
         Ok(match self {
             Call::AllReduce(buffer) => {
                 require("the buffer", buffer, SUM)?;
@@ -272,13 +274,18 @@ impl<D: Memory> Call<D> {
     /// The same once it has been carried out along `axes`: its buffers are placed as they then are. Every transport ends
     /// with this.
     #[must_use]
-    pub fn done(self, axes: &[Axis]) -> Self {
+    pub fn done(self, rank: usize, size: usize, axes: &[Axis]) -> Self {
         let Ok([whole_now, part_now]) = self.placed(axes) else { return self };
         match self {
             Call::AllReduce(buffer) => Call::AllReduce(buffer.placed(whole_now)),
             Call::AllGather { part, whole } => Call::AllGather { part, whole: whole.placed(whole_now) },
-            Call::ReduceScatter { whole, part, accumulate } => {
-                Call::ReduceScatter { whole, part: part.map(|part| part.placed(part_now)), accumulate }
+            Call::ReduceScatter { whole, part: None, accumulate } => {
+                let n = whole.shape().len() / size;
+                let whole = whole.window(rank * n, Shape::vector(n)).placed(part_now);
+                Call::ReduceScatter { whole, part: None, accumulate }
+            }
+            Call::ReduceScatter { whole, part: Some(part), accumulate } => {
+                Call::ReduceScatter { whole, part: Some(part.placed(part_now)), accumulate }
             }
             other => other,
         }

@@ -1,8 +1,8 @@
 //! The dry twin of a group: counts what the real one would move.
 
 use crate::traffic::bytes_received;
-use crate::{Call, Clock, CommError, Group, Pending, Traffic};
-use memwall_layout::Axis;
+use crate::{Call, Clock, CommError, Group, Groups, Pending, Traffic};
+use memwall_layout::{Axis, Mesh};
 use memwall_tensor::device::Memory;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,6 +26,21 @@ impl DryGroup {
     }
 }
 
+impl<D: Memory> Groups<D>
+where
+    D::Buf: Send,
+{
+    /// Dry twins of the groups of rank `rank` in a mesh.
+    pub fn dry(mesh: Mesh, rank: usize) -> Self {
+        let members = Self::members(mesh, rank);
+        let group = |i: usize| {
+            let index = members[i].iter().position(|m| *m == rank).expect("a rank is in its groups");
+            Self::of_size(members[i].len(), || DryGroup::new(index, members[i].len(), &Self::axes(mesh, i)))
+        };
+        Self { mesh, rank, data: group(0), shard: group(1), replicate: group(2) }
+    }
+}
+
 impl<D: Memory> Group<D> for DryGroup {
     fn rank(&self) -> usize {
         self.rank
@@ -44,11 +59,11 @@ impl<D: Memory> Group<D> for DryGroup {
         let bytes = bytes_received(&call, self.rank, self.size);
         let mut traffic = self.traffic.lock().unwrap_or_else(PoisonError::into_inner);
         traffic.count(call.collective(), bytes);
-        Ok(Pending { call, ticket: None })
+        Ok(Pending { call, number: 0, promise: None })
     }
 
     fn wait(&self, _: &D, pending: Pending<D>) -> Result<Call<D>, CommError> {
-        Ok(pending.call.done(&self.axes))
+        Ok(pending.call.done(self.rank, self.size, &self.axes))
     }
 
     fn traffic(&self) -> Traffic {

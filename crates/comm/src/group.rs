@@ -3,7 +3,7 @@
 use crate::{Call, Collective, Traffic};
 use memwall_layout::Axis;
 use memwall_tensor::device::Memory;
-use std::any::Any;
+use std::fmt::Debug;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -35,8 +35,15 @@ impl CommError {
 #[must_use = "a collective that was started must be waited for"]
 pub struct Pending<D: Memory> {
     pub(crate) call: Call<D>,
-    /// The transport's own: what it needs to go on, and to notice that it never will.
-    pub(crate) ticket: Option<Box<dyn Any + Send>>,
+    /// The transport's number for it.
+    pub(crate) number: u64,
+    pub(crate) promise: Option<Box<dyn Promise>>,
+}
+
+/// A transport's promise to the other ranks that this one will wait: dropped without being kept, it tells them.
+pub(crate) trait Promise: Send + Debug {
+    /// The rank has waited.
+    fn keep(self: Box<Self>);
 }
 
 impl<D: Memory> Pending<D> {
@@ -58,8 +65,8 @@ pub struct Clock {
 /// The ranks along some mesh axes, as one of them sees them.
 ///
 /// Sums of i64 are fixed-point sums in which overflow sticks; sums of f32 are added in the order of the ranks, those of bf16
-/// too, in f32, and rounded once. All ranks of a group start the same collectives in the same order; they may wait for them
-/// in any.
+/// too, in f32, and rounded once. All ranks of a group start the same collectives in the same order, and wait for them in the
+/// same order, which may be another: what a rank does for a sum it does while it waits.
 pub trait Group<D: Memory>: Send {
     /// This rank's number in the group.
     fn rank(&self) -> usize;

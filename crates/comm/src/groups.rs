@@ -1,6 +1,6 @@
 //! The groups that a rank is in.
 
-use crate::{Clock, DryGroup, Group, Solo, Traffic};
+use crate::{Clock, Group, Solo, Traffic};
 use memwall_layout::{Axis, Mesh};
 use memwall_tensor::device::Memory;
 use std::fmt;
@@ -24,9 +24,15 @@ impl<D: Memory> Groups<D> {
     pub const AXES: [&'static [Axis]; 3] =
         [&[Axis::DpReplicate, Axis::DpShard], &[Axis::DpShard], &[Axis::DpReplicate]];
 
+    /// The axes of a group along which there is more than one rank.
+    pub fn axes(mesh: Mesh, group: usize) -> Vec<Axis> {
+        Self::AXES[group].iter().copied().filter(|axis| mesh.degree(*axis) > 1).collect()
+    }
+
     /// Of each group of rank `rank`, in the order of [`Groups::AXES`]: the ranks in it, by their numbers among all.
     pub fn members(mesh: Mesh, rank: usize) -> [Vec<usize>; 3] {
-        Self::AXES.map(|axes| (0..mesh.world()).filter(|other| mesh.differ_along(rank, *other, axes)).collect())
+        Self::AXES
+            .map(|axes| (0..mesh.world()).filter(|other| mesh.differ_along(rank, *other, axes)).collect())
     }
 
     /// Of a rank that is alone.
@@ -36,19 +42,6 @@ impl<D: Memory> Groups<D> {
     {
         let solo = || Box::new(Solo) as Box<dyn Group<D>>;
         Self { mesh: Mesh::SINGLE, rank: 0, data: solo(), shard: solo(), replicate: solo() }
-    }
-
-    /// Dry twins of the groups of rank `rank` in a mesh.
-    pub fn dry(mesh: Mesh, rank: usize) -> Self
-    where
-        D::Buf: Send,
-    {
-        let members = Self::members(mesh, rank);
-        let group = |i: usize| {
-            let index = members[i].iter().position(|m| *m == rank).expect("a rank is in its groups");
-            Self::of_size(members[i].len(), || DryGroup::new(index, members[i].len(), Self::AXES[i]))
-        };
-        Self { mesh, rank, data: group(0), shard: group(1), replicate: group(2) }
     }
 
     /// A group, or [`Solo`] in the place of one of one rank.

@@ -27,13 +27,14 @@ where
     fn start(&self, _: &D, call: Call<D>) -> Result<Pending<D>, CommError> {
         call.check(0, 1, &[])?;
         // It would have to be copied, which takes the device; a group of one has no use for it.
-        if let Call::AllGather { part: Some(_), .. } | Call::ReduceScatter { part: Some(_), .. } | Call::AllToAll { .. } =
-            &call
+        if let Call::AllGather { part: Some(_), .. }
+        | Call::ReduceScatter { part: Some(_), .. }
+        | Call::AllToAll { .. } = &call
         {
             let reason = "a group of one works in place";
             return Err(CommError::new(call.collective(), 0, 1, reason));
         }
-        Ok(Pending { call, ticket: None })
+        Ok(Pending { call, number: 0, promise: None })
     }
 
     fn wait(&self, _: &D, pending: Pending<D>) -> Result<Call<D>, CommError> {

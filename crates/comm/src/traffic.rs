@@ -68,7 +68,13 @@ pub fn bytes_received<D: Memory>(call: &Call<D>, rank: usize, size: usize) -> u6
             others * own + (len - own)
         }
         Call::AllGather { .. } | Call::ReduceScatter { .. } | Call::AllToAll { .. } => len / size * others,
-        Call::Broadcast { root, .. } => if *root == rank { 0 } else { len },
+        Call::Broadcast { root, .. } => {
+            if *root == rank {
+                0
+            } else {
+                len
+            }
+        }
         Call::Receive { .. } => len,
         Call::Send { .. } | Call::Barrier => 0,
     };

@@ -1,6 +1,8 @@
 //! Why a step was not carried out.
 
+use crate::Zero;
 use memwall_comm::CommError;
+use memwall_layout::Mesh;
 use memwall_tensor::{Error as TensorError, OutOfMemory};
 use thiserror::Error;
 
@@ -22,13 +24,33 @@ pub enum EngineError {
     /// A collective failed.
     #[error(transparent)]
     Comm(#[from] CommError),
-    /// The group has more ranks than the engine knows to keep in step.
+    /// Ranks lie along an axis of the mesh that nothing is cut along.
     #[error(
-        "a group of {size} ranks: gradients are not summed over ranks yet, so only a group of one trains"
+        "a mesh of {} ranks, {} of them with samples of their own, and ZeRO stage {}: the engine cuts samples along \
+         dp_replicate and dp_shard, and along dp_shard state too, which takes a stage of 1 or more",
+        mesh.world(), mesh.data_ranks(), *zero as usize
     )]
-    Ranks {
-        /// Ranks in the group.
-        size: usize,
+    Mesh {
+        /// The mesh.
+        mesh: Mesh,
+        /// What was to be sharded.
+        zero: Zero,
+    },
+    /// Ranks do not have in common what they must.
+    #[error(
+        "after step {step}: the {what} of unit {unit} on rank {rank} of those that must have them in common are not those of \
+         the first: ranks have drifted apart, and what they have trained since they last agreed cannot be trusted; go on from \
+         a checkpoint before, and report this"
+    )]
+    Apart {
+        /// What differs.
+        what: &'static str,
+        /// Number of the unit.
+        unit: usize,
+        /// The first rank that differs, by its number in the group.
+        rank: usize,
+        /// Steps done.
+        step: u64,
     },
     /// The model has learned fewer positions than a sequence has tokens.
     #[error(

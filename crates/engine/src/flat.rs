@@ -1,13 +1,14 @@
-//! Where each parameter lies in its unit's flat buffer. The layout is independent of ranks.
+//! Where each parameter lies in its unit's flat buffer. Only the padding at the end depends on the ranks.
 
 use memwall_model::{ModelSpec, ParamId};
 use memwall_tensor::Shape;
+use std::ops::Range;
 
 /// Elements: segments start on cache lines.
 const ALIGN: usize = 16;
-/// Elements: a flat buffer is a whole number of the blocks in which norms are summed, so that any even
-/// sharding on block bounds sums the same blocks.
-const BLOCK: usize = 1024;
+/// Elements: a flat buffer is, for each rank that holds a part, a whole number of the blocks in which norms are summed, so
+/// that all shardings sum the same blocks.
+pub(crate) const BLOCK: usize = 1024;
 
 /// One parameter's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +32,13 @@ pub struct FlatUnit {
     pub len: usize,
 }
 
+impl Segment {
+    /// Its elements in the flat buffer.
+    pub fn range(&self) -> Range<usize> {
+        self.offset..self.offset + self.shape.len()
+    }
+}
+
 /// The flat buffers of a model, and where each parameter is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlatLayout {
@@ -40,11 +48,11 @@ pub struct FlatLayout {
 }
 
 impl FlatLayout {
-    /// Lays out the parameters of `spec`.
+    /// Lays out the parameters of `spec` in buffers that are cut in `parts`.
     ///
     /// # Panics
     /// When a parameter has other than one or two dims; no spec has.
-    pub fn new(spec: &ModelSpec) -> Self {
+    pub fn new(spec: &ModelSpec, parts: usize) -> Self {
         let mut places = vec![None; spec.params.len()];
         let mut units = Vec::with_capacity(spec.units.len());
         for (index, unit) in spec.units.iter().enumerate() {
@@ -57,7 +65,7 @@ impl FlatLayout {
                 segments.push(segment);
                 places[param.0] = Some((index, segment));
             }
-            units.push(FlatUnit { segments, len: end.next_multiple_of(BLOCK) });
+            units.push(FlatUnit { segments, len: end.next_multiple_of(BLOCK * parts) });
         }
         let places = places.into_iter().map(|p| p.expect("every parameter has one owner")).collect();
         Self { units, places }
@@ -75,11 +83,26 @@ mod tests {
     use memwall_model::ModelConfig;
 
     #[test]
+    fn parts_are_whole_blocks_and_leave_every_segment_where_it_is() {
+        let config = r#"{"hidden_size": 10, "intermediate_size": 7, "num_hidden_layers": 2,
+            "num_attention_heads": 1, "vocab_size": 13}"#;
+        let spec = ModelSpec::new(ModelConfig::from_json(config).unwrap());
+        let whole = FlatLayout::new(&spec, 1);
+        for parts in 2..6 {
+            let cut = FlatLayout::new(&spec, parts);
+            for (a, b) in whole.units.iter().zip(&cut.units) {
+                assert_eq!(a.segments, b.segments);
+                assert!(b.len % (parts * BLOCK) == 0 && b.len >= a.len && b.len < a.len + parts * BLOCK);
+            }
+        }
+    }
+
+    #[test]
     fn segments_are_aligned_disjoint_and_complete() {
         let config = r#"{"hidden_size": 10, "intermediate_size": 7, "num_hidden_layers": 2,
             "num_attention_heads": 1, "vocab_size": 13}"#;
         let spec = ModelSpec::new(ModelConfig::from_json(config).unwrap());
-        let layout = FlatLayout::new(&spec);
+        let layout = FlatLayout::new(&spec, 1);
         for unit in &layout.units {
             let mut end = 0;
             for s in &unit.segments {

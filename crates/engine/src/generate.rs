@@ -8,6 +8,7 @@ use memwall_layout::Placements;
 use memwall_model::{ModelSpec, ParamId};
 use memwall_tensor::device::Device;
 use memwall_tensor::{Category, DType, Shape, SliceMut, Tensor, ops};
+use std::ops::Range;
 
 /// A model that reads tokens and says what comes next.
 pub struct Generator<D: Device> {
@@ -98,6 +99,10 @@ impl<D: Device> Generator<D> {
 }
 
 impl<D: Device> Parameters<D> for Generator<D> {
+    fn held(&self, param: ParamId) -> Range<usize> {
+        0..self.weights.layout().place(param).1.shape.len()
+    }
+
     fn parameter_mut(&mut self, param: ParamId) -> (&D, SliceMut<'_, D::Buf>) {
         (&self.device, self.weights.parameter_mut(param))
     }

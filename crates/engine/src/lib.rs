@@ -9,9 +9,12 @@
 //! - [`predict`] says what a run will do to memory: every block, in order.
 //! - [`Generator`] writes text with a key/value cache, from the same pieces of the same units.
 
+mod common;
 mod error;
 mod flat;
+mod gather;
 mod generate;
+mod gradients;
 mod keep;
 mod micro_batch;
 mod predict;
@@ -19,19 +22,23 @@ mod rank;
 mod sample;
 mod schedule;
 mod settings;
+mod shares;
 mod sink;
 mod stack;
+mod step;
 pub mod unit;
+mod update;
 mod weights;
 
+pub use common::STATISTICS;
 pub use error::EngineError;
 pub use flat::{FlatLayout, FlatUnit, Segment};
 pub use generate::Generator;
 pub use keep::Keep;
-pub use predict::{Alive, Events, Prediction, predict, predict_by_running};
+pub use predict::{Alive, Events, Place, Prediction, predict, predict_by_running};
 pub use rank::Rank;
 pub use sample::{Sampler, Sampling};
 pub use schedule::{Decay, Schedule};
-pub use settings::{AdamWSettings, Load, MicroBatch, Part, Precision, Settings, StepReport};
+pub use settings::{AdamWSettings, Load, MicroBatch, Part, Precision, Settings, StepReport, Zero};
 pub use stack::Parameters;
 pub use weights::{Lease, Weights};

@@ -45,13 +45,16 @@ impl Host {
 }
 
 impl<D: Device> Batch<D> {
-    /// Allocates the buffers.
-    pub(crate) fn new(device: &D, config: &ModelConfig, settings: &Settings) -> Result<Self, Error> {
+    /// Allocates the buffers, of tokens `placed` among the ranks.
+    pub(crate) fn new(
+        device: &D,
+        config: &ModelConfig,
+        settings: &Settings,
+        placed: Placements,
+    ) -> Result<Self, Error> {
         let (batch, length, n) = (settings.micro_batch, settings.sequence, settings.micro_tokens());
         device.ledger().operation("micro-batch");
-        let new = |len, dtype| {
-            Tensor::new(device, Shape::vector(len), dtype, Placements::REPLICATED, Category::Data)
-        };
+        let new = |len, dtype| Tensor::new(device, Shape::vector(len), dtype, placed, Category::Data);
         let drops = config.dropout != Dropout::NONE;
         Ok(Self {
             batch,

@@ -35,12 +35,30 @@ impl Precision {
     }
 }
 
+/// What the ranks along `dp_shard` hold a part of, and not the whole (Rajbhandari et al., "ZeRO", 2020).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Zero {
+    /// Nothing: every rank holds all.
+    None,
+    /// The optimizer's state: masters and moments.
+    One,
+    /// And gradients.
+    Two,
+    /// And weights, which are gathered unit by unit where they are used.
+    Three,
+}
+
+impl Zero {
+    /// All of them, in order.
+    pub const ALL: [Zero; 4] = [Zero::None, Zero::One, Zero::Two, Zero::Three];
+}
+
 /// What a rank is to do: all that decides which operations a step issues.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Settings {
     /// Sequences in a micro-batch.
     pub micro_batch: usize,
-    /// Micro-batches in a step.
+    /// Micro-batches of this rank in a step.
     pub micro_batches: usize,
     /// Tokens in a sequence.
     pub sequence: usize,
@@ -50,6 +68,8 @@ pub struct Settings {
     pub gradients: Precision,
     /// Whether gradients are summed as integers.
     pub deterministic: bool,
+    /// What is sharded among the ranks of a sharding group.
+    pub zero: Zero,
     /// Limit of the gradient norm.
     pub clip: Option<f64>,
     /// Seed of the initial values.

@@ -1,7 +1,7 @@
 //! Where weight gradients go.
 
 use crate::FlatLayout;
-use memwall_layout::Placements;
+use crate::gradients::Gradients;
 use memwall_model::ParamId;
 use memwall_tensor::device::Device;
 use memwall_tensor::{Category, DType, Error, Tensor, View, ViewMut, ops};
@@ -15,19 +15,12 @@ use memwall_tensor::{Category, DType, Error, Tensor, View, ViewMut, ops};
 pub struct GradSink<'a, D: Device> {
     device: &'a D,
     layout: &'a FlatLayout,
-    gradients: &'a mut [Tensor<D>],
-    /// Whether a parameter has a gradient from earlier in this step.
-    written: &'a mut [bool],
+    gradients: &'a mut Gradients<D>,
 }
 
 impl<'a, D: Device> GradSink<'a, D> {
-    pub(crate) fn new(
-        device: &'a D,
-        layout: &'a FlatLayout,
-        gradients: &'a mut [Tensor<D>],
-        written: &'a mut [bool],
-    ) -> Self {
-        Self { device, layout, gradients, written }
+    pub(crate) fn new(device: &'a D, layout: &'a FlatLayout, gradients: &'a mut Gradients<D>) -> Self {
+        Self { device, layout, gradients }
     }
 
     /// Has `compute(destination, accumulate)` compute the gradient of one use of `param`.
@@ -39,20 +32,15 @@ impl<'a, D: Device> GradSink<'a, D> {
         param: ParamId,
         compute: impl FnOnce(ViewMut<'_, D>, bool) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let (unit, s) = self.layout.place(param);
-        let placements: Placements = self.gradients[unit].placements();
-        let n = s.shape.len();
-        let sum = self.gradients[unit].view_mut().rows(s.offset, n);
-        let seen = std::mem::replace(&mut self.written[param.0], true);
+        let shape = self.layout.place(param).1.shape;
+        let (sum, seen) = self.gradients.entry(self.layout, param);
         if sum.dtype() == DType::F32 {
-            compute(ViewMut { shape: s.shape, ..sum }, seen)?;
-        } else {
-            self.device.ledger().operation("weight gradient");
-            let mut leaf = Tensor::new(self.device, s.shape, DType::F32, placements, Category::Workspace)?;
-            compute(leaf.view_mut(), false)?;
-            let flat = View { shape: sum.shape, ..leaf.view() };
-            ops::accumulate(self.device, flat, sum, !seen)?;
+            return compute(ViewMut { shape, ..sum }, seen);
         }
-        Ok(())
+        self.device.ledger().operation("weight gradient");
+        let mut leaf = Tensor::new(self.device, shape, DType::F32, sum.placements, Category::Workspace)?;
+        compute(leaf.view_mut(), false)?;
+        let flat = View { shape: sum.shape, ..leaf.view() };
+        ops::accumulate(self.device, flat, sum, !seen)
     }
 }

@@ -3,9 +3,11 @@
 use crate::error::InUnit;
 use crate::unit::{Block, Embedding, Head, Kept, Sequences};
 use crate::{EngineError, Keep, Weights};
+use memwall_comm::Group;
 use memwall_model::{ModelConfig, ModelSpec, ParamId, UnitKind};
 use memwall_tensor::device::Device;
 use memwall_tensor::{SliceMut, Tensor, View};
+use std::ops::Range;
 
 /// The units of a model. Unit 0 is the embedding, unit `i + 1` block `i`, the last the head.
 #[derive(Debug)]
@@ -53,20 +55,24 @@ impl Stack {
         weights.lease(unit).get(self.head.weight)
     }
 
-    /// Embedding and blocks forward: what the head reads, and what each block kept. The head is next.
+    /// Embedding and blocks forward: what the head reads, and what each block kept. The head is next. `group` are the ranks
+    /// that hold the parts of the weights.
     pub(crate) fn forward<D: Device>(
         &self,
         device: &D,
-        weights: &Weights<D>,
+        weights: &mut Weights<D>,
+        group: &dyn Group<D>,
         seq: Sequences<'_, D>,
         ids: View<'_, D>,
         keep: &Keep,
     ) -> Result<(Tensor<D>, Vec<Kept<D>>), EngineError> {
         device.ledger().at_unit(0);
+        weights.advance(device, group)?;
         let mut x = self.embedding.forward(device, &weights.lease(0), seq, ids).in_unit(0)?;
         let mut kept = Vec::with_capacity(self.blocks.len());
         for (i, block) in self.blocks.iter().enumerate() {
             device.ledger().at_unit(i + 1);
+            weights.advance(device, group)?;
             let (y, k) = block.forward(device, &weights.lease(i + 1), seq, x, keep).in_unit(i + 1)?;
             x = y;
             kept.push(k);
@@ -78,6 +84,9 @@ impl Stack {
 
 /// What parameters can be loaded into.
 pub trait Parameters<D: Device> {
-    /// The device, and the place of a parameter's elements on it.
+    /// Which of a parameter's elements are held here.
+    fn held(&self, param: ParamId) -> Range<usize>;
+
+    /// The device, and the place of those elements on it.
     fn parameter_mut(&mut self, param: ParamId) -> (&D, SliceMut<'_, D::Buf>);
 }

@@ -1,16 +1,21 @@
 //! A model's weights on a device, and what a unit sees of them.
 
-use crate::{EngineError, FlatLayout};
-use memwall_layout::Placements;
+use crate::gather::Gather;
+use crate::shares::Shares;
+use crate::{EngineError, FlatLayout, Zero};
+use memwall_comm::Group;
 use memwall_model::{Init, ModelSpec, ParamId, ParamSpec};
 use memwall_tensor::device::{Device, Memory};
 use memwall_tensor::{Category, DType, Shape, SliceMut, Tensor, View, math};
+use std::ops::Range;
 
-/// The flat weights of every unit.
+/// The flat weights of every unit: whole, or this rank's part of them and room to gather two units at a time.
 #[derive(Debug)]
 pub struct Weights<D: Memory> {
     layout: FlatLayout,
-    flat: Vec<Tensor<D>>,
+    /// Away while others may be reading it.
+    flat: Vec<Option<Tensor<D>>>,
+    gather: Option<Gather<D>>,
 }
 
 /// The whole weights of one unit, for as long as it computes.
@@ -21,20 +26,74 @@ pub struct Lease<'a, D: Memory> {
     flat: View<'a, D>,
 }
 
+const HERE: &str = "weights that are not being gathered are here";
+
 impl<D: Device> Weights<D> {
-    /// Allocates and zeroes the weights of `spec`, in f32 or bf16.
+    /// Allocates and zeroes the weights of `spec`, in f32 or bf16, for a device by itself.
     ///
     /// # Errors
     /// Out of memory.
     pub fn new(device: &D, spec: &ModelSpec, dtype: DType) -> Result<Self, EngineError> {
-        let layout = FlatLayout::new(spec);
-        let flat = zeroed(device, "weights", &layout, dtype, Category::Weights)?;
-        Ok(Self { layout, flat })
+        let layout = FlatLayout::new(spec, 1);
+        let flat = zeroed(
+            device,
+            "weights",
+            &layout,
+            dtype,
+            Category::Weights,
+            |len| 0..len,
+            |_, _| memwall_layout::Placements::REPLICATED,
+        )?;
+        Ok(Self { layout, flat: flat.into_iter().map(Some).collect(), gather: None })
+    }
+
+    /// The same for a rank that has a share in them.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(crate) fn shared(
+        device: &D,
+        spec: &ModelSpec,
+        dtype: DType,
+        shares: Shares,
+    ) -> Result<Self, EngineError> {
+        let layout = FlatLayout::new(spec, shares.parts());
+        let held = |len| shares.weights(len);
+        let placed = |range: &Range<usize>, len| shares.held(range, len);
+        let flat = zeroed(device, "weights", &layout, dtype, Category::Weights, held, placed)?;
+        let gather =
+            (shares.zero() == Zero::Three).then(|| Gather::new(device, spec, &layout, dtype)).transpose()?;
+        Ok(Self { layout, flat: flat.into_iter().map(Some).collect(), gather })
+    }
+
+    /// A pass over the units begins: forward, and when `training` backward. What was gathered before is forgotten.
+    pub(crate) fn begin(&mut self, training: bool) {
+        if let Some(gather) = &mut self.gather {
+            gather.begin(training);
+        }
+    }
+
+    /// The next unit of the pass begins: its weights become whole, and those of the unit after it are sent for.
+    ///
+    /// # Errors
+    /// A failed collective.
+    pub(crate) fn advance(&mut self, device: &D, group: &dyn Group<D>) -> Result<(), EngineError> {
+        match &mut self.gather {
+            Some(gather) => Ok(gather.advance(device, group, &self.layout, &mut self.flat)?),
+            None => Ok(()),
+        }
     }
 
     /// What a unit sees.
+    ///
+    /// # Panics
+    /// When the unit's weights are elsewhere, and it is not its turn.
     pub fn lease(&self, unit: usize) -> Lease<'_, D> {
-        Lease { layout: &self.layout, unit, flat: self.flat[unit].view() }
+        let flat = match &self.gather {
+            Some(gather) => gather.whole(unit),
+            None => self.flat[unit].as_ref().expect(HERE),
+        };
+        Lease { layout: &self.layout, unit, flat: flat.view() }
     }
 
     /// Where parameters lie.
@@ -45,11 +104,27 @@ impl<D: Device> Weights<D> {
     /// The elements of one parameter, to write.
     pub fn parameter_mut(&mut self, param: ParamId) -> SliceMut<'_, D::Buf> {
         let (unit, s) = self.layout.place(param);
-        self.flat[unit].view_mut().slice.part(s.offset, s.shape.len())
+        self.flat_mut(unit).view_mut().slice.part(s.offset, s.shape.len())
     }
 
+    /// What of a unit's weights lies here between uses.
+    pub(crate) fn flat(&self, unit: usize) -> &Tensor<D> {
+        self.flat[unit].as_ref().expect(HERE)
+    }
+
+    /// The same, to write.
     pub(crate) fn flat_mut(&mut self, unit: usize) -> &mut Tensor<D> {
-        &mut self.flat[unit]
+        self.flat[unit].as_mut().expect(HERE)
+    }
+
+    /// The same, for a collective that gives it back to [`Weights::restore`].
+    pub(crate) fn take(&mut self, unit: usize) -> Tensor<D> {
+        self.flat[unit].take().expect(HERE)
+    }
+
+    /// Puts back what was taken.
+    pub(crate) fn restore(&mut self, unit: usize, flat: Tensor<D>) {
+        self.flat[unit] = Some(flat);
     }
 }
 
@@ -69,22 +144,30 @@ impl<'a, D: Memory> Lease<'a, D> {
     }
 }
 
-/// Gives a parameter's f32 elements their first value: a function of seed, name and index alone.
-pub(crate) fn initialize<D: Device>(device: &D, p: &ParamSpec, dst: SliceMut<'_, D::Buf>, seed: u64) {
+/// Gives f32 elements of a parameter, from number `first` on, their first value: a function of seed, name and number alone.
+pub(crate) fn initialize<D: Device>(
+    device: &D,
+    p: &ParamSpec,
+    dst: SliceMut<'_, D::Buf>,
+    seed: u64,
+    first: usize,
+) {
     match p.init {
         Init::Ones => device.fill(dst, 1.0),
         Init::Zeros => device.fill(dst, 0.0),
-        Init::Normal(std) => device.fill_normal(dst, math::stream_key(seed, &p.name), 0, std),
+        Init::Normal(std) => device.fill_normal(dst, math::stream_key(seed, &p.name), first as u64, std),
     }
 }
 
-/// A zeroed flat buffer for each unit, which the ledger knows as `name`.
+/// For each unit a zeroed buffer, which the ledger knows as `name`, of what is `held` of its elements, `placed` accordingly.
 pub(crate) fn zeroed<D: Memory>(
     device: &D,
     name: &'static str,
     layout: &FlatLayout,
     dtype: DType,
     category: Category,
+    held: impl Fn(usize) -> Range<usize>,
+    placed: impl Fn(&Range<usize>, usize) -> memwall_layout::Placements,
 ) -> Result<Vec<Tensor<D>>, EngineError> {
     let ledger = device.ledger();
     let flat = layout
@@ -94,7 +177,9 @@ pub(crate) fn zeroed<D: Memory>(
         .map(|(unit, u)| {
             ledger.at_unit(unit);
             ledger.operation(name);
-            let mut t = Tensor::new(device, Shape::vector(u.len), dtype, Placements::REPLICATED, category)?;
+            let range = held(u.len);
+            let shape = Shape::vector(range.len());
+            let mut t = Tensor::new(device, shape, dtype, placed(&range, u.len), category)?;
             device.zero(t.view_mut().slice);
             Ok(t)
         })

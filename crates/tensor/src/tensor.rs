@@ -74,6 +74,8 @@ impl fmt::Debug for Shape {
 #[derive(Debug)]
 pub struct Tensor<D: Memory> {
     buf: D::Buf,
+    /// First element in the buffer.
+    start: usize,
     shape: Shape,
     placements: Placements,
 }
@@ -120,29 +122,30 @@ impl<D: Memory> Tensor<D> {
         placements: Placements,
         category: Category,
     ) -> Result<Self, Error> {
-        Ok(Self { buf: device.alloc(shape.len(), dtype, category)?, shape, placements })
+        Ok(Self { buf: device.alloc(shape.len(), dtype, category)?, start: 0, shape, placements })
     }
 
     /// The whole, to read.
     pub fn view(&self) -> View<'_, D> {
-        let slice = Slice::all(&self.buf).part(0, self.shape.len());
+        let slice = Slice::all(&self.buf).part(self.start, self.shape.len());
         View { slice, shape: self.shape, placements: self.placements }
     }
 
     /// The whole, to write.
     pub fn view_mut(&mut self) -> ViewMut<'_, D> {
-        let slice = SliceMut::all(&mut self.buf).part(0, self.shape.len());
+        let slice = SliceMut::all(&mut self.buf).part(self.start, self.shape.len());
         ViewMut { slice, shape: self.shape, placements: self.placements }
     }
 
-    /// The first elements of the same buffer, in this shape; the rest of them is kept, and comes back with a larger shape.
+    /// Other elements of the same buffer: from `start` on, in this shape. The rest is kept, and comes back with another window.
     ///
     /// # Panics
-    /// When the buffer has fewer elements: a fault of the calling program.
+    /// When the buffer ends before: a fault of the calling program.
     #[must_use]
-    pub fn shaped(self, shape: Shape) -> Self {
-        assert!(shape.len() <= self.buf.len(), "{shape:?} in a buffer of {}", self.buf.len());
-        Self { shape, ..self }
+    pub fn window(self, start: usize, shape: Shape) -> Self {
+        let len = self.buf.len();
+        assert!(start + shape.len() <= len, "{shape:?} at {start} of a buffer of {len}");
+        Self { start, shape, ..self }
     }
 
     /// The same elements, placed otherwise: for whoever has changed where its parts are, as a collective does.

@@ -5,8 +5,8 @@ use super::safetensors::WORDS;
 use super::{Definition, Outcome, Target};
 use crate::mutate::Form;
 use memwall_checkpoint::{Disk, Manifest, RunState, Store};
-use memwall_comm::Solo;
-use memwall_engine::{AdamWSettings, Decay, Keep, Precision, Rank, Schedule, Settings};
+use memwall_comm::Groups;
+use memwall_engine::{AdamWSettings, Decay, Keep, Precision, Rank, Schedule, Settings, Zero};
 use memwall_tensor::Cpu;
 use serde_json::Value;
 use std::fs;
@@ -36,19 +36,20 @@ fn rank() -> Rank<Cpu> {
         micro_batches: 1,
         sequence: 4,
         deterministic: false,
+        zero: Zero::None,
         clip: None,
         seed: 1,
         keep: Keep::ALL,
         optimizer: AdamWSettings { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 },
         schedule: Schedule { peak: 1e-2, last: 1e-2, warmup: 0, steps: 9, decay: Decay::Constant },
     };
-    let mut rank = Rank::new(device(), Box::new(Solo), spec(), settings).expect("a small model fits");
+    let mut rank = Rank::new(device(), Groups::solo(), spec(), settings).expect("a small model fits");
     rank.initialize();
     rank
 }
 
 /// Saves a checkpoint of step 0.
-fn save(store: &Store, rank: &Rank<Cpu>) -> PathBuf {
+fn save(store: &Store, rank: &mut Rank<Cpu>) -> PathBuf {
     let state =
         RunState { step: 0, samples: 0, tokens: 0, data: "d".into(), job: "[train]\nsteps = 1\n".into() };
     store.save(rank, &state).expect("the scratch folder can be written")
@@ -57,7 +58,7 @@ fn save(store: &Store, rank: &Rank<Cpu>) -> PathBuf {
 /// Every file of a checkpoint, as it is and to be sealed.
 fn inputs() -> Vec<Vec<u8>> {
     let root = tempfile::tempdir().expect("there is room for a small folder");
-    let folder = save(&Store::new(root.path(), 1, Disk::default()), &rank());
+    let folder = save(&Store::new(root.path(), 1, Disk::default()), &mut rank());
     let named = |mode: &str, name: &str| {
         let content = fs::read(folder.join(name)).expect("it was saved");
         [format!("{mode}{name}\n").into_bytes(), content].concat()
@@ -77,8 +78,8 @@ struct Checkpoint {
 impl Checkpoint {
     fn new(root: &Path) -> Self {
         let store = Store::new(root, 1, Disk::default());
-        let rank = rank();
-        let folder = save(&store, &rank);
+        let mut rank = rank();
+        let folder = save(&store, &mut rank);
         let whole = FILES.map(|name| fs::read(folder.join(name)).expect("it was saved"));
         let manifest = Manifest::read(&folder).expect("it was saved");
         Self { store, rank, folder, manifest, whole }

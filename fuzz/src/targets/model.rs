@@ -4,6 +4,7 @@ use memwall_engine::Parameters;
 use memwall_model::{ModelConfig, ModelSpec, ParamId};
 use memwall_tensor::device::Memory;
 use memwall_tensor::{Category, Cpu, DType, Description, SliceMut};
+use std::ops::Range;
 
 /// A tied model of a few hundred parameters.
 const CONFIG: &str = r#"{"hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -40,6 +41,10 @@ impl Places {
 }
 
 impl Parameters<Cpu> for Places {
+    fn held(&self, param: ParamId) -> Range<usize> {
+        0..memwall_tensor::device::Buffer::len(&self.buffers[param.0])
+    }
+
     fn parameter_mut(&mut self, param: ParamId) -> (&Cpu, SliceMut<'_, <Cpu as Memory>::Buf>) {
         (&self.device, SliceMut::all(&mut self.buffers[param.0]))
     }

@@ -1,8 +1,8 @@
 //! What the checkpoint tests share: a small rank, and files of another writer.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
-use memwall_comm::Solo;
-use memwall_engine::{AdamWSettings, Decay, Keep, Part, Precision, Rank, Schedule, Settings};
+use memwall_comm::Groups;
+use memwall_engine::{AdamWSettings, Decay, Keep, Part, Precision, Rank, Schedule, Settings, Zero};
 use memwall_model::{ModelConfig, ModelSpec, ParamId};
 use memwall_tensor::device::Memory;
 use memwall_tensor::{Cpu, Description};
@@ -36,6 +36,7 @@ pub fn rank_in(config: &str, seed: u64, precision: Precision) -> Rank<Cpu> {
         micro_batches: 1,
         sequence: 8,
         deterministic: false,
+        zero: Zero::None,
         clip: None,
         seed,
         keep: Keep::ALL,
@@ -43,7 +44,7 @@ pub fn rank_in(config: &str, seed: u64, precision: Precision) -> Rank<Cpu> {
         schedule: Schedule { peak: 1e-2, last: 1e-2, warmup: 0, steps: 9, decay: Decay::Constant },
     };
     let device = Cpu::new(Description { threads: 1 }, 64 << 20).unwrap();
-    let mut rank = Rank::new(device, Box::new(Solo), spec, settings).unwrap();
+    let mut rank = Rank::new(device, Groups::solo(), spec, settings).unwrap();
     rank.initialize();
     rank
 }

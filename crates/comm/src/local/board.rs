@@ -1,7 +1,7 @@
 //! The board: words of shared memory on which ranks say what they do.
 //!
 //! For each group axis and each rank there is a ring of entries, one for each collective that may be under way; for each pair
-//! of ranks a ring of what one sends the other. An entry is written by its owner alone. A word that says "published" or
+//! of ranks in it a ring of what one sends the other. An entry is written by its owner alone. A word that says "published" or
 //! "finished" holds the number of the collective plus one, so that an entry's former use cannot be taken for its present one.
 
 use memwall_tensor::Region;
@@ -68,7 +68,7 @@ pub(super) struct Board {
 impl Board {
     /// Bytes of the board of a world.
     pub(super) fn bytes(world: usize) -> u64 {
-        let entries = KINDS * world * RING + world * world * RING;
+        let entries = KINDS * (world + world * world) * RING;
         (size_of::<Head>() + world * size_of::<Post>() + entries * size_of::<Entry>()) as u64
     }
 
@@ -111,9 +111,10 @@ impl Board {
         self.at(self.entries() + at * size_of::<Entry>())
     }
 
-    /// The entry of message number `number` from one rank to another.
-    pub(super) fn message(&self, from: usize, to: usize, number: u64) -> &Entry {
-        let at = (KINDS * self.world + from * self.world + to) * RING + number as usize % RING;
+    /// The entry of message number `number` from one rank to another, in a group of this kind.
+    pub(super) fn message(&self, kind: usize, from: usize, to: usize, number: u64) -> &Entry {
+        let pair = (KINDS + kind * self.world + from) * self.world + to;
+        let at = pair * RING + number as usize % RING;
         self.at(self.entries() + at * size_of::<Entry>())
     }
 
@@ -140,7 +141,8 @@ impl Board {
     /// Stops all ranks: `who` has failed. Only the first failure is kept.
     pub(super) fn fail(&self, who: usize, reason: &str) {
         let head = self.head();
-        let first = head.failed.compare_exchange(0, who as u32 + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        let first =
+            head.failed.compare_exchange(0, who as u32 + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if first {
             let mut length = reason.len().min(TEXT);
             while !reason.is_char_boundary(length) {

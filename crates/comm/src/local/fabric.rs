@@ -44,7 +44,11 @@ impl Fabric {
         let board = Board::open(files.next().ok_or_else(missing)?, world)?;
         let arenas =
             files.map(|file| Region::open(file, arena).map(Arc::new)).collect::<io::Result<Vec<_>>>()?;
-        if arenas.len() == world { Ok(Self { mesh, timeout, board: Arc::new(board), arenas }) } else { Err(missing()) }
+        if arenas.len() == world {
+            Ok(Self { mesh, timeout, board: Arc::new(board), arenas })
+        } else {
+            Err(missing())
+        }
     }
 
     /// The memory files: the board's, and each rank's.
@@ -69,7 +73,8 @@ impl Fabric {
         let members = Groups::<Cpu>::members(mesh, rank);
         let group = |kind: usize| {
             Groups::of_size(members[kind].len(), || {
-                LocalGroup::new(seat.clone(), self.arenas.clone(), kind, members[kind].clone())
+                let axes = Groups::<Cpu>::axes(mesh, kind);
+                LocalGroup::new(seat.clone(), self.arenas.clone(), kind, axes, members[kind].clone())
             })
         };
         Groups { mesh, rank, data: group(0), shard: group(1), replicate: group(2) }

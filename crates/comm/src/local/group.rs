@@ -2,8 +2,9 @@
 
 use super::board::{Entry, RING};
 use super::watch::{Seat, Waiting};
+use crate::group::Promise;
 use crate::traffic::share;
-use crate::{Call, Clock, Collective, CommError, Group, Groups, Pending, Traffic};
+use crate::{Call, Clock, Collective, CommError, Group, Pending, Traffic};
 use memwall_layout::Axis;
 use memwall_tensor::device::Memory;
 use memwall_tensor::{Cpu, DType, Region, Tensor};
@@ -32,7 +33,9 @@ impl Said {
         let (len, dtype) = call.size();
         let offset = |t: &Tensor<Cpu>| device.shared_offset(t.view().slice).unwrap_or(NONE);
         let (whole, part) = match call {
-            Call::AllReduce(b) | Call::Broadcast { buffer: b, .. } | Call::Send { buffer: b, .. } => (offset(b), NONE),
+            Call::AllReduce(b) | Call::Broadcast { buffer: b, .. } | Call::Send { buffer: b, .. } => {
+                (offset(b), NONE)
+            }
             Call::AllGather { whole, part } => (offset(whole), part.as_ref().map_or(NONE, offset)),
             Call::ReduceScatter { whole, .. } => (offset(whole), NONE),
             Call::AllToAll { from, .. } => (offset(from), NONE),
@@ -61,7 +64,9 @@ impl Said {
     /// As errors show it.
     fn text(self) -> String {
         let collective = Collective::ALL.get((self.kind >> 48) as usize).map_or("nothing", |c| c.name());
-        let dtype = [DType::F32, DType::BF16, DType::I32, DType::I64].into_iter().find(|d| *d as u64 == self.kind >> 40 & 0xff);
+        let dtype = [DType::F32, DType::BF16, DType::I32, DType::I64]
+            .into_iter()
+            .find(|d| *d as u64 == self.kind >> 40 & 0xff);
         let root = match self.kind & 0xffff {
             0 => String::new(),
             root => format!(" from rank {}", root - 1),
@@ -76,6 +81,7 @@ pub(super) struct LocalGroup {
     /// Of all ranks of the world.
     arenas: Vec<Arc<Region>>,
     kind: usize,
+    axes: Vec<Axis>,
     /// The group's ranks, by their numbers in the world.
     members: Vec<usize>,
     rank: usize,
@@ -89,33 +95,52 @@ pub(super) struct LocalGroup {
     waiting: Cell<Duration>,
 }
 
-/// A collective that this rank has published.
-struct Ticket {
+/// What this rank has published: the others count on it.
+#[derive(Debug)]
+struct Published {
     seat: Arc<Seat>,
-    said: Said,
-    number: u64,
-    collective: Collective,
+    what: Waiting,
     under_way: Arc<AtomicU64>,
-    waited_for: bool,
+    kept: bool,
 }
 
-impl Drop for Ticket {
+impl Promise for Published {
+    fn keep(mut self: Box<Self>) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Published {
     fn drop(&mut self) {
         self.under_way.fetch_sub(1, Ordering::Relaxed);
-        if !self.waited_for {
-            let what = Waiting { collective: self.collective, number: self.number };
+        if !self.kept {
+            let what = self.what;
             self.seat.board.fail(self.seat.rank, &format!("it gave up {what}, which it had started"));
         }
     }
 }
 
+/// A collective that is being waited for.
+struct Ticket {
+    said: Said,
+    number: u64,
+    collective: Collective,
+}
+
 impl LocalGroup {
-    pub(super) fn new(seat: Arc<Seat>, arenas: Vec<Arc<Region>>, kind: usize, members: Vec<usize>) -> Self {
+    pub(super) fn new(
+        seat: Arc<Seat>,
+        arenas: Vec<Arc<Region>>,
+        kind: usize,
+        axes: Vec<Axis>,
+        members: Vec<usize>,
+    ) -> Self {
         let rank = members.iter().position(|m| *m == seat.rank).expect("a rank is in its groups");
         Self {
             seat,
             arenas,
             kind,
+            axes,
             rank,
             next: Cell::new(0),
             messages: members.iter().map(|_| [Cell::new(0), Cell::new(0)]).collect(),
@@ -142,7 +167,7 @@ impl LocalGroup {
     }
 
     fn message(&self, from: usize, to: usize, number: u64) -> &Entry {
-        self.seat.board.message(self.members[from], self.members[to], number)
+        self.seat.board.message(self.kind, self.members[from], self.members[to], number)
     }
 
     /// Waits until `word` of a member's entry says that it has come to collective `what`.
@@ -177,7 +202,8 @@ impl LocalGroup {
     /// Address of an offset in a member's arena.
     fn address(&self, member: usize, offset: u64, collective: Collective) -> Result<*const u8, CommError> {
         if offset == NONE {
-            let reason = format!("the buffer of rank {} lies in memory that it does not share", self.members[member]);
+            let reason =
+                format!("the buffer of rank {} lies in memory that it does not share", self.members[member]);
             return Err(self.error(collective, self.seat.fail(reason)));
         }
         Ok(self.arenas[self.members[member]].at(offset as usize).cast_const())
@@ -282,7 +308,8 @@ impl LocalGroup {
                 }
                 for member in self.others() {
                     let said = self.published(member, ticket)?;
-                    let (offset, at) = if said.part == NONE { (said.whole, member * n) } else { (said.part, 0) };
+                    let (offset, at) =
+                        if said.part == NONE { (said.whole, member * n) } else { (said.part, 0) };
                     let to = whole.view_mut().slice.part(member * n, n);
                     self.read(device, member, offset, at..at + n, to, collective)?;
                 }
@@ -299,7 +326,10 @@ impl LocalGroup {
             }
             Call::AllToAll { from, to } => {
                 let n = from.shape().len() / size;
-                device.copy(from.view().slice.part(self.rank * n, n), to.view_mut().slice.part(self.rank * n, n));
+                device.copy(
+                    from.view().slice.part(self.rank * n, n),
+                    to.view_mut().slice.part(self.rank * n, n),
+                );
                 for member in self.others() {
                     let said = self.published(member, ticket)?;
                     let to = to.view_mut().slice.part(member * n, n);
@@ -337,7 +367,10 @@ impl LocalGroup {
                 let (len, dtype) = (buffer.shape().len(), buffer.dtype());
                 let kind = (Collective::Send as u64) << 48 | (dtype as u64) << 40;
                 if (theirs.kind, theirs.len) != (kind, len as u64) {
-                    let said = Said { kind: (Collective::Receive as u64) << 48 | (dtype as u64) << 40, ..ticket.said };
+                    let said = Said {
+                        kind: (Collective::Receive as u64) << 48 | (dtype as u64) << 40,
+                        ..ticket.said
+                    };
                     return Err(self.mismatch(what, self.seat.rank, said, self.members[*from], theirs));
                 }
                 self.read(device, *from, theirs.whole, 0..len, buffer.view_mut().slice, Collective::Receive)?;
@@ -399,12 +432,12 @@ impl Group<Cpu> for LocalGroup {
     }
 
     fn axes(&self) -> &[Axis] {
-        Groups::<Cpu>::AXES[self.kind]
+        &self.axes
     }
 
     fn start(&self, device: &Cpu, call: Call<Cpu>) -> Result<Pending<Cpu>, CommError> {
         let collective = call.collective();
-        call.check(self.rank, self.members.len(), self.axes())?;
+        call.check(self.rank, self.members.len(), &self.axes)?;
         self.seat.at(device.ledger().moment());
         if let Some(reason) = self.seat.failure() {
             return Err(self.error(collective, reason));
@@ -423,26 +456,25 @@ impl Group<Cpu> for LocalGroup {
             self.traffic.set(traffic);
             self.under_way.fetch_add(1, Ordering::Relaxed);
             let (seat, under_way) = (self.seat.clone(), self.under_way.clone());
-            let ticket = Ticket { seat, said, number, collective, under_way, waited_for: false };
-            Ok(Pending { call, ticket: Some(Box::new(ticket)) })
+            let promise = Published { seat, what: Waiting { collective, number }, under_way, kept: false };
+            Ok(Pending { call, number, promise: Some(Box::new(promise)) })
         })
     }
 
     fn wait(&self, device: &Cpu, pending: Pending<Cpu>) -> Result<Call<Cpu>, CommError> {
-        let Pending { mut call, ticket } = pending;
-        let ticket = ticket.and_then(|t| t.downcast::<Ticket>().ok());
-        let Some(mut ticket) = ticket else {
-            return Err(self.error(call.collective(), "it was started by another group"));
-        };
+        let Pending { mut call, number, promise } = pending;
+        let ticket = Ticket { said: Said::of(device, &call), number, collective: call.collective() };
         self.seat.at(device.ledger().moment());
         let outcome = self.timed(|| match call.collective() {
             Collective::Send | Collective::Receive => self.exchange(device, &mut call, &ticket),
             _ => self.carry(device, &mut call, &ticket),
         });
         // One that failed has stopped all ranks already.
-        ticket.waited_for = true;
+        if let Some(promise) = promise {
+            promise.keep();
+        }
         outcome?;
-        Ok(call.done(self.axes()))
+        Ok(call.done(self.rank, self.members.len(), &self.axes))
     }
 
     fn traffic(&self) -> Traffic {

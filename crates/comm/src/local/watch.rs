@@ -107,7 +107,10 @@ impl Seat {
         let waits = &self.board.post(self.rank).waits;
         waits.store(what.pack(peer), Ordering::Relaxed);
         let outcome = self.wait_longer(peer, what, begin, ready);
-        waits.store(0, Ordering::Relaxed);
+        // A rank that gives up goes on to say whom it has waited for: others may ask.
+        if outcome.is_ok() {
+            waits.store(0, Ordering::Relaxed);
+        }
         waited.set(waited.get() + begin.elapsed());
         outcome
     }
@@ -164,7 +167,8 @@ impl Seat {
         let mut seen = vec![self.rank];
         loop {
             let at = self.moment_of(peer);
-            let Some((next, what)) = Waiting::unpack(self.board.post(peer).waits.load(Ordering::Relaxed)) else {
+            let Some((next, what)) = Waiting::unpack(self.board.post(peer).waits.load(Ordering::Relaxed))
+            else {
                 return text + &format!("; rank {peer} waits for nobody: it was last seen in {at}");
             };
             text += &format!("; rank {peer} waits for rank {next} in {what} ({at})");

@@ -1,10 +1,11 @@
 //! A step of a large model, composed from a recorded step of a small one: the same units, but of each kind one.
 
+use super::Place;
 use super::tape::{Act, Tape, Which, cut};
 use super::{Events, Prediction};
 use crate::error::InUnit;
 use crate::{EngineError, Rank, Settings};
-use memwall_comm::{DryGroup, Traffic};
+use memwall_comm::{Groups, Traffic};
 use memwall_model::{ModelSpec, ParamId};
 use memwall_tensor::device::Memory;
 use memwall_tensor::{Account, Block, Description, Dry, Event, Flops, Phase};
@@ -24,6 +25,7 @@ fn evaluation(units: usize) -> Vec<(Phase, usize)> {
 pub(super) fn predict(
     spec: &ModelSpec,
     settings: &Settings,
+    place: Place,
     description: Description,
     budget: u64,
     evaluates: bool,
@@ -31,13 +33,16 @@ pub(super) fn predict(
     let device = Dry::new(description, budget)?;
     let ledger = device.ledger().clone();
     ledger.record();
-    let rank = Rank::new(device, Box::new(DryGroup::new(0, 1)), spec.clone(), *settings)?;
+    let mut rank = Rank::new(device, Groups::dry(place.mesh, place.rank), spec.clone(), *settings)?;
     let (initial, init) = (ledger.state(), ledger.recorded());
     let mut account = ledger.account();
+    let traffic = traffic_of_a_step(&mut rank)?;
     drop(rank);
 
     let Some((small, alike)) = one_of_each_kind(spec) else { return Ok(None) };
-    let Some(recorded) = Recorded::new(small, settings, description, evaluates)? else { return Ok(None) };
+    let Some(recorded) = Recorded::new(small, settings, place, description, evaluates)? else {
+        return Ok(None);
+    };
     let units = spec.units.len();
     let (train, evaluate) = (training(units), evaluation(units));
     account.enter(Phase::Forward);
@@ -54,9 +59,21 @@ pub(super) fn predict(
         initial,
         run: account.state(),
         step_flops: flops.times(settings.micro_batches as u64),
-        step_traffic: recorded.traffic,
+        step_traffic: traffic,
         events: Events::new(description, init, micro_batch, evaluation),
     }))
+}
+
+/// What the rank's collectives move in a step. They have no buffers but those that live as long as the rank, so that to carry
+/// them out changes nothing in its account.
+fn traffic_of_a_step(rank: &mut Rank<Dry>) -> Result<[Traffic; 3], EngineError> {
+    if rank.groups().mesh.world() > 1 {
+        rank.begin(Phase::Forward)?;
+        rank.collectives_of_micro_batches()?;
+        rank.reduce()?;
+        rank.update(0.0)?;
+    }
+    Ok(rank.groups().traffic())
 }
 
 /// A model of one block of each kind, and for each unit of `spec` its like there.
@@ -93,23 +110,22 @@ struct Recorded {
     rank: Rank<Dry>,
     training: Vec<Tape>,
     evaluation: Vec<Tape>,
-    traffic: Traffic,
 }
 
 impl Recorded {
     fn new(
         small: ModelSpec,
         settings: &Settings,
+        place: Place,
         description: Description,
         evaluates: bool,
     ) -> Result<Option<Self>, EngineError> {
         // The budget is the large model's.
         let device = Dry::new(description, u64::MAX)?;
         let ledger = device.ledger().clone();
-        let group = DryGroup::new(0, 1);
         let units = small.units.len();
         let settings = Settings { micro_batches: 1, ..*settings };
-        let mut rank = Rank::new(device, Box::new(group.clone()), small, settings)?;
+        let mut rank = Rank::new(device, Groups::dry(place.mesh, place.rank), small, settings)?;
         let before = ledger.account();
         let tapes = |order: Vec<(Phase, usize)>| {
             let events = ledger.recorded();
@@ -121,22 +137,21 @@ impl Recorded {
         };
         ledger.record();
         rank.begin(Phase::Forward)?;
-        rank.forward_backward(1.0)?;
+        rank.forward_backward(1.0, true)?;
         ledger.enter(Phase::Optimizer);
         rank.reduce()?;
         rank.update(0.0)?;
         let Some(training) = tapes(training(units)) else { return Ok(None) };
-        let traffic = group.traffic();
         ledger.record();
         if evaluates {
             rank.begin(Phase::Evaluation)?;
             rank.forward(1.0)?;
             ledger.at_unit(None);
-            rank.reduce()?;
+            rank.sum_over_ranks()?;
         }
         let order = if evaluates { evaluation(units) } else { Vec::new() };
         let Some(evaluation) = tapes(order) else { return Ok(None) };
-        Ok(Some(Self { rank, training, evaluation, traffic }))
+        Ok(Some(Self { rank, training, evaluation }))
     }
 
     fn flops(&self, phase: Phase, unit: usize) -> Flops {
@@ -234,6 +249,7 @@ mod tests {
                     precision,
                     gradients,
                     deterministic,
+                    zero: crate::Zero::None,
                     clip: None,
                     seed: 0,
                     keep,
@@ -246,7 +262,8 @@ mod tests {
                         decay: Decay::Constant,
                     },
                 };
-                let p = predict(&spec, &settings, Description { threads: 2 }, 1 << 30, true).unwrap();
+                let p = predict(&spec, &settings, Place::SINGLE, Description { threads: 2 }, 1 << 30, true)
+                    .unwrap();
                 assert!(p.is_some(), "{family:?} {settings:?}");
             }
         }

@@ -11,7 +11,8 @@ mod tape;
 pub use peak::Alive;
 
 use crate::{EngineError, MicroBatch, Rank, Settings};
-use memwall_comm::{DryGroup, Traffic};
+use memwall_comm::{Groups, Traffic};
+use memwall_layout::Mesh;
 use memwall_model::ModelSpec;
 use memwall_tensor::device::Memory;
 use memwall_tensor::{Block, Category, Change, Description, Dry, Event, Flops, LedgerState, Moment, Phase};
@@ -26,10 +27,24 @@ pub struct Prediction {
     pub run: LedgerState,
     /// FLOPs that the device carries out in a step, recomputation included.
     pub step_flops: Flops,
-    /// What a rank puts on the wire in a step.
-    pub step_traffic: Traffic,
+    /// What the rank gets from others in a step, along the axes of each group ([`Groups::AXES`]).
+    pub step_traffic: [Traffic; 3],
     /// What happens to memory, in order.
     pub events: Events,
+}
+
+/// Which rank of which mesh is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The mesh.
+    pub mesh: Mesh,
+    /// The rank's number in it.
+    pub rank: usize,
+}
+
+impl Place {
+    /// The only rank of one device.
+    pub const SINGLE: Place = Place { mesh: Mesh::SINGLE, rank: 0 };
 }
 
 /// What happens to a rank's memory, in order.
@@ -71,14 +86,15 @@ impl Events {
 pub fn predict(
     spec: &ModelSpec,
     settings: &Settings,
+    place: Place,
     description: Description,
     budget: u64,
     evaluates: bool,
 ) -> Result<Prediction, EngineError> {
-    match compose::predict(spec, settings, description, budget, evaluates)? {
+    match compose::predict(spec, settings, place, description, budget, evaluates)? {
         Some(prediction) => Ok(prediction),
         // A unit handed on more than one tensor, or kept something beyond its backward.
-        None => predict_by_running(spec, settings, description, budget, evaluates),
+        None => predict_by_running(spec, settings, place, description, budget, evaluates),
     }
 }
 
@@ -90,16 +106,18 @@ pub fn predict(
 pub fn predict_by_running(
     spec: &ModelSpec,
     settings: &Settings,
+    place: Place,
     description: Description,
     budget: u64,
     evaluates: bool,
 ) -> Result<Prediction, EngineError> {
-    let group = DryGroup::new(0, 1);
     let device = Dry::new(description, budget)?;
     let ledger = device.ledger().clone();
     ledger.record();
-    let mut rank = Rank::new(device, Box::new(group.clone()), spec.clone(), *settings)?;
+    let mut rank = Rank::new(device, Groups::dry(place.mesh, place.rank), spec.clone(), *settings)?;
     rank.initialize();
+    rank.round_if_stale()?;
+    let before = rank.groups().traffic();
     let initial = ledger.state();
     let init = ledger.recorded();
     let mut load = |_: usize, _: &mut MicroBatch<'_>| {};
@@ -107,7 +125,8 @@ pub fn predict_by_running(
     rank.step(&mut load, 1)?;
     let mut step = ledger.recorded();
     step.truncate(step.len() / settings.micro_batches.max(1));
-    let (step_flops, step_traffic) = (flops(rank.device(), spec.units.len()), group.traffic());
+    let (step_flops, step_traffic) = (flops(rank.device(), spec.units.len()), rank.groups().traffic());
+    let step_traffic = [0, 1, 2].map(|group| step_traffic[group] - before[group]);
     ledger.record();
     if evaluates {
         rank.evaluate(1, &mut load, 1)?;

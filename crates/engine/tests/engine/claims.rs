@@ -1,7 +1,7 @@
 //! What the project says of memory in general, counted exactly with the dims of real models.
 
 use super::common::settings;
-use memwall_engine::{Precision, Settings, predict};
+use memwall_engine::{Place, Precision, Settings, predict};
 use memwall_model::{ModelSpec, Preset};
 use memwall_tensor::{Category, Description};
 
@@ -10,7 +10,7 @@ fn state_bytes_a_parameter(name: &str, gradients: Precision, micro_batches: usiz
     let preset = Preset::find(name).unwrap();
     let spec = ModelSpec::new(preset.model_config().unwrap());
     let settings = Settings { precision: Precision::Bf16, gradients, micro_batches, ..settings() };
-    let p = predict(&spec, &settings, Description { threads: 8 }, 1 << 46, false).unwrap();
+    let p = predict(&spec, &settings, Place::SINGLE, Description { threads: 8 }, 1 << 46, false).unwrap();
     let state = [Category::Weights, Category::MasterWeights, Category::Gradients, Category::OptimizerState];
     let bytes: u64 = state.iter().map(|c| p.initial.live[*c]).sum();
     bytes as f64 / preset.parameters as f64
@@ -36,7 +36,7 @@ fn activations_grow_with_batch_and_sequence_and_states_do_not() {
     let spec = ModelSpec::new(Preset::find("qwen3-0.6b").unwrap().model_config().unwrap());
     let of = |micro_batch, sequence| {
         let settings = Settings { micro_batch, sequence, precision: Precision::Bf16, ..settings() };
-        predict(&spec, &settings, Description { threads: 8 }, 1 << 46, false).unwrap()
+        predict(&spec, &settings, Place::SINGLE, Description { threads: 8 }, 1 << 46, false).unwrap()
     };
     let one = of(1, 2048);
     for (micro_batch, sequence) in [(4, 2048), (1, 8192)] {

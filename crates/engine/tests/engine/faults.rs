@@ -4,11 +4,12 @@ use super::common::{
     Batch, FOLDERS, Job, MODES, Model, Reference, change, cpu, families, param, params, settings, state_bits,
     trace, weight,
 };
-use memwall_comm::{Collective, CommError, Group, Pending, Solo};
-use memwall_engine::{EngineError, Generator, Precision, Rank, Settings};
+use memwall_comm::{Call, Clock, CommError, Group, Groups, Pending, Solo, Traffic};
+use memwall_engine::{EngineError, Generator, Precision, Rank, Settings, Zero};
+use memwall_layout::{Axis, Mesh};
 use memwall_model::ParamId;
 use memwall_tensor::device::Memory;
-use memwall_tensor::{Cpu, Description, Tensor};
+use memwall_tensor::{Cpu, Description, Dry};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The small model, plain or with exact gradients.
@@ -33,11 +34,12 @@ fn refused(rank: &mut Rank<Cpu>, batch: &Batch) -> (&'static str, String) {
 }
 
 #[test]
-fn a_group_of_several_ranks_is_refused_until_gradients_are_summed_over_it() {
+fn ranks_along_an_axis_that_nothing_is_cut_along_are_refused() {
     let r = Reference::read(FOLDERS[0]);
-    let group = Box::new(memwall_comm::DryGroup::new(0, 2));
-    let e = Rank::new(cpu(1), group, r.spec, settings()).err().unwrap();
-    assert_eq!(e, EngineError::Ranks { size: 2 });
+    let mesh = Mesh::data_parallel(2, 3);
+    let device = Dry::new(Description { threads: 1 }, 1 << 30).unwrap();
+    let e = Rank::new(device, Groups::dry(mesh, 4), r.spec, settings()).err().unwrap();
+    assert_eq!(e, EngineError::Mesh { mesh, zero: Zero::None });
 }
 
 #[test]
@@ -46,7 +48,7 @@ fn a_sequence_beyond_the_learned_positions_is_refused_and_one_of_turned_ones_is_
     let longest = gpt2.config.max_positions;
     let rank = |spec, sequence| {
         let s = Settings { sequence, ..settings() };
-        Rank::new(cpu(1), Box::new(Solo), spec, s).err()
+        Rank::new(cpu(1), Groups::solo(), spec, s).err()
     };
     let refusal = EngineError::Positions { length: longest + 1, longest };
     assert_eq!(rank(gpt2.clone(), longest), None);
@@ -231,14 +233,23 @@ impl Group<Cpu> for Flaky {
     fn size(&self) -> usize {
         1
     }
-    fn start(&self, collective: Collective, buffer: Tensor<Cpu>) -> Result<Pending<Cpu>, CommError> {
-        if self.0.load(Ordering::Relaxed) {
-            return Err(CommError { collective, rank: 0, size: 1, reason: "unplugged".into() });
-        }
-        Solo.start(collective, buffer)
+    fn axes(&self) -> &[Axis] {
+        &[]
     }
-    fn wait(&self, pending: Pending<Cpu>) -> Result<Tensor<Cpu>, CommError> {
-        Solo.wait(pending)
+    fn start(&self, device: &Cpu, call: Call<Cpu>) -> Result<Pending<Cpu>, CommError> {
+        if self.0.load(Ordering::Relaxed) {
+            return Err(CommError::new(call.collective(), 0, 1, "unplugged"));
+        }
+        Solo.start(device, call)
+    }
+    fn wait(&self, device: &Cpu, pending: Pending<Cpu>) -> Result<Call<Cpu>, CommError> {
+        Solo.wait(device, pending)
+    }
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
+    fn clock(&self) -> Clock {
+        Clock::default()
     }
 }
 
@@ -247,7 +258,9 @@ fn a_collective_that_fails_is_an_error_every_time_and_never_a_panic() {
     static BROKEN: AtomicBool = AtomicBool::new(true);
     let job = job(false);
     let spec = job.model.spec();
-    let mut rank = Rank::new(cpu(2), Box::new(Flaky(&BROKEN)), spec, job.settings).unwrap();
+    let mut rank =
+        Rank::new(cpu(2), Groups { data: Box::new(Flaky(&BROKEN)), ..Groups::solo() }, spec, job.settings)
+            .unwrap();
     rank.initialize();
     let before = state_bits(&rank);
     for _ in 0..2 {
@@ -265,7 +278,7 @@ fn a_rank_that_does_not_fit_is_an_error_that_says_what_and_gives_everything_back
     let budget = description.scratch_bytes() + (64 << 10);
     let device = Cpu::new(description, budget as u64).unwrap();
     let ledger = device.ledger().clone();
-    let error = Rank::new(device, Box::new(Solo), spec, settings()).err().expect("no room");
+    let error = Rank::new(device, Groups::solo(), spec, settings()).err().expect("no room");
     let what = error.out_of_memory().expect("out of memory");
     assert!(what.requested > 0 && what.budget == budget as u64, "{error}");
     assert_eq!(ledger.state().live.total(), 0);

@@ -9,6 +9,8 @@ mod decoder;
 mod dropout;
 mod faults;
 mod laws;
+mod layouts;
+mod mutants;
 mod no_branch;
 mod packing;
 mod precision;

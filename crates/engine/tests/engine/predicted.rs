@@ -1,9 +1,9 @@
 //! What the dry device predicts is what the CPU measures: every block, every offset, every limit.
 
 use super::common::{BUDGET, Job, MODES, Model, cases, families, jobs, settings};
-use memwall_comm::{Group, Solo};
+use memwall_comm::Groups;
 use memwall_engine::{
-    EngineError, Keep, Precision, Prediction, Rank, Settings, predict, predict_by_running, unit::Head,
+    EngineError, Keep, Place, Precision, Prediction, Rank, Settings, predict, predict_by_running, unit::Head,
 };
 use memwall_model::Family;
 use memwall_tensor::device::{Device, Memory};
@@ -27,9 +27,9 @@ pub struct Measured {
 /// Returns what the ledger says at its begin and end.
 fn life<D: Device>(device: D, job: &Job, steps: u64, evaluates: bool) -> Result<[LedgerState; 2], EngineError>
 where
-    Solo: Group<D>,
+    D::Buf: Send,
 {
-    let mut rank = Rank::new(device, Box::new(Solo), job.model.spec(), job.settings)?;
+    let mut rank = Rank::new(device, Groups::solo(), job.model.spec(), job.settings)?;
     rank.initialize();
     let initial = rank.device().ledger().state();
     for k in 0..steps {
@@ -45,7 +45,7 @@ where
 /// The same, with what the ledger saw.
 pub fn measure<D: Device>(device: D, job: &Job, steps: u64, evaluates: bool) -> Measured
 where
-    Solo: Group<D>,
+    D::Buf: Send,
 {
     // The account outlives the device, and so sees the last block given back.
     let ledger: Ledger = device.ledger().clone();
@@ -64,7 +64,7 @@ fn dry(budget: u64) -> Dry {
 }
 
 fn prediction(job: &Job, evaluates: bool) -> Prediction {
-    predict(&job.model.spec(), &job.settings, DESCRIPTION, BUDGET, evaluates).unwrap()
+    predict(&job.model.spec(), &job.settings, Place::SINGLE, DESCRIPTION, BUDGET, evaluates).unwrap()
 }
 
 /// The events of such a life as they are predicted, up to the rank's end.
@@ -105,12 +105,12 @@ proptest! {
         let model = Model { layers, full_layers, ..job.model }.checked();
         let (spec, job) = (model.spec(), Job { model, ..job });
         let whole = prediction(&job, evaluates);
-        prop_assert_eq!(&predict_by_running(&spec, &job.settings, DESCRIPTION, BUDGET, evaluates).unwrap(), &whole);
+        prop_assert_eq!(&predict_by_running(&spec, &job.settings, Place::SINGLE, DESCRIPTION, BUDGET, evaluates).unwrap(), &whole);
         // Budgets that are too small are refused alike: where, for what, and with how much alive.
         let budget = (whole.run.reserved as f64 * if fits { 1.0 } else { share }) as u64;
         prop_assert_eq!(
-            predict(&spec, &job.settings, DESCRIPTION, budget, evaluates),
-            predict_by_running(&spec, &job.settings, DESCRIPTION, budget, evaluates)
+            predict(&spec, &job.settings, Place::SINGLE, DESCRIPTION, budget, evaluates),
+            predict_by_running(&spec, &job.settings, Place::SINGLE, DESCRIPTION, budget, evaluates)
         );
     }
 

@@ -2,8 +2,9 @@
 
 use super::common::{BUDGET, FOLDERS, Job, MODES, Reference, cases, cpu, families, jobs, settings, trace};
 use super::predicted::measure;
-use memwall_comm::{Collective, CommError, Group, Pending, Solo};
+use memwall_comm::{Call, Clock, CommError, Group, Groups, Pending, Solo, Traffic};
 use memwall_engine::{Generator, Keep, Rank, Settings};
+use memwall_layout::Axis;
 use memwall_tensor::device::Memory;
 use memwall_tensor::queued::{Queue, Queued};
 use memwall_tensor::{Category, Description, Tensor};
@@ -74,11 +75,11 @@ impl Group<Queued> for Beside {
     fn size(&self) -> usize {
         1
     }
-    fn start(
-        &self,
-        collective: Collective,
-        mut buffer: Tensor<Queued>,
-    ) -> Result<Pending<Queued>, CommError> {
+    fn axes(&self) -> &[Axis] {
+        &[]
+    }
+    fn start(&self, device: &Queued, call: Call<Queued>) -> Result<Pending<Queued>, CommError> {
+        let mut buffer = call.into_buffer();
         let (shape, dtype, placements) = (buffer.shape(), buffer.dtype(), buffer.placements());
         let mut away = Tensor::new(&self.device, shape, dtype, placements, Category::Communication).unwrap();
         let beside = self.device.on(Queue::Communication);
@@ -87,14 +88,20 @@ impl Group<Queued> for Beside {
         beside.zero(buffer.view_mut().slice);
         beside.copy(away.view().slice, buffer.view_mut().slice);
         self.away.replace(Some(away));
-        Solo.start(collective, buffer)
+        Solo.start(device, Call::AllReduce(buffer))
     }
-    fn wait(&self, pending: Pending<Queued>) -> Result<Tensor<Queued>, CommError> {
+    fn wait(&self, device: &Queued, pending: Pending<Queued>) -> Result<Call<Queued>, CommError> {
         if self.waits {
             self.device.wait_for(&self.device.on(Queue::Communication).mark());
             self.away.take();
         }
-        Solo.wait(pending)
+        Solo.wait(device, pending)
+    }
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
+    fn clock(&self) -> Clock {
+        Clock::default()
     }
 }
 
@@ -102,7 +109,8 @@ impl Group<Queued> for Beside {
 fn rank_beside(job: &Job, seed: u64, waits: bool) -> Rank<Queued> {
     let device = queued(seed);
     let group = Beside { device: device.clone(), away: RefCell::default(), waits };
-    let mut rank = Rank::new(device, Box::new(group), job.model.spec(), job.settings).unwrap();
+    let groups = Groups { data: Box::new(group), ..Groups::solo() };
+    let mut rank = Rank::new(device, groups, job.model.spec(), job.settings).unwrap();
     rank.initialize();
     rank
 }

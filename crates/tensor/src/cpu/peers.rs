@@ -46,8 +46,7 @@ impl Cpu {
     ) {
         let len = to.len();
         let to = Shared::of(to.get::<T>());
-        let sources: Vec<Shared<T>> =
-            sources.iter().map(|s| Shared(s.cast::<T>().cast_mut())).collect();
+        let sources: Vec<Shared<T>> = sources.iter().map(|s| Shared(s.cast::<T>().cast_mut())).collect();
         self.by_elements(len, |part| {
             let mut sum = [A::default(); BLOCK];
             let mut block = [T::zeroed(); BLOCK];

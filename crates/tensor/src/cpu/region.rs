@@ -60,7 +60,10 @@ impl Region {
     /// Always.
     #[cfg(not(target_os = "linux"))]
     pub fn shared(_: &str, _: u64) -> io::Result<Self> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "ranks share memory through memory files, which Linux has"))
+        Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "ranks share memory through memory files, which Linux has",
+        ))
     }
 
     /// Maps the first `len` bytes of a memory file that [`Region::shared`] made, here or in another process.
@@ -78,8 +81,8 @@ impl Region {
         // SAFETY: a mapping at an address that the kernel chooses touches nothing that exists.
         let base =
             unsafe { libc::mmap(std::ptr::null_mut(), len, access, flags | libc::MAP_NORESERVE, fd, 0) };
-        match NonNull::new(base.cast()) {
-            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => Ok(Self { base, len, file }),
+        match NonNull::new(base.cast::<u8>()) {
+            Some(start) if base != libc::MAP_FAILED => Ok(Self { base: start, len, file }),
             _ => Err(io::Error::last_os_error()),
         }
     }

@@ -99,9 +99,10 @@ impl Batch {
         }
     }
 
-    /// Fills micro-batches one after the other.
-    fn load(&self) -> impl FnMut(usize, &mut MicroBatch<'_>) {
-        |micro, b| {
+    /// Fills micro-batches one after the other, from number `first` on.
+    fn load(&self, first: usize) -> impl FnMut(usize, &mut MicroBatch<'_>) {
+        move |micro, b| {
+            let micro = first + micro;
             let (n, rows) = (b.tokens.len(), b.samples.len());
             b.tokens.copy_from_slice(&self.tokens[micro * n..(micro + 1) * n]);
             b.targets.copy_from_slice(&self.targets[micro * n..(micro + 1) * n]);
@@ -112,12 +113,24 @@ impl Batch {
 
     /// One step.
     pub fn step<D: Device>(&self, rank: &mut Rank<D>) -> Result<StepReport, EngineError> {
-        rank.step(&mut self.load(), self.valid())
+        rank.step(&mut self.load(0), self.valid())
     }
 
     /// The loss of it, with nothing changed.
     pub fn evaluate<D: Device>(&self, rank: &mut Rank<D>) -> Result<f64, EngineError> {
         let batches = self.tokens.len() / rank.settings().micro_tokens();
-        rank.evaluate(batches, &mut self.load(), self.valid())
+        rank.evaluate(batches, &mut self.load(0), self.valid())
+    }
+
+    /// This rank's part of a step over all of it.
+    pub fn step_of<D: Device>(&self, rank: &mut Rank<D>) -> Result<StepReport, EngineError> {
+        let first = rank.groups().data.rank() * rank.settings().micro_batches;
+        rank.step(&mut self.load(first), self.valid())
+    }
+
+    /// This rank's part of the loss of all of it.
+    pub fn evaluate_of<D: Device>(&self, rank: &mut Rank<D>) -> Result<f64, EngineError> {
+        let (data, micro) = (rank.groups().data.rank(), rank.settings().micro_batches);
+        rank.evaluate(micro, &mut self.load(data * micro), self.valid())
     }
 }

@@ -1,7 +1,6 @@
 //! Random jobs: models, settings and batches, and what a run of them leaves behind.
 
 use super::{Batch, Model, cpu, models::models, rank_on, settings};
-use memwall_comm::Solo;
 use memwall_engine::{Keep, Part, Precision, Rank, Settings};
 use memwall_model::{ModelSpec, ParamId};
 use memwall_tensor::Cpu;
@@ -78,7 +77,7 @@ impl Job {
     /// An initialized rank.
     pub fn rank<D: Device>(&self, device: D) -> Rank<D>
     where
-        Solo: memwall_comm::Group<D>,
+        D::Buf: Send,
     {
         let mut rank = rank_on(device, &self.model.spec(), self.settings);
         rank.initialize();

@@ -2,16 +2,18 @@
 
 mod batches;
 mod jobs;
+mod layouts;
 mod models;
 mod references;
 
 pub use batches::Batch;
 pub use jobs::*;
+pub use layouts::{Layout, Outcome, train as train_share};
 pub use models::{Model, families};
 pub use references::{Bf16Reference, FOLDERS, Reference, deviation, without_key_bias};
 
-use memwall_comm::Solo;
-use memwall_engine::{AdamWSettings, Decay, Keep, Part, Precision, Rank, Schedule, Settings};
+use memwall_comm::Groups;
+use memwall_engine::{AdamWSettings, Decay, Keep, Part, Precision, Rank, Schedule, Settings, Zero};
 use memwall_model::{ModelSpec, ParamId};
 use memwall_tensor::device::{Device, Memory};
 use memwall_tensor::{Cpu, Description};
@@ -25,6 +27,7 @@ pub fn settings() -> Settings {
         precision: Precision::F32,
         gradients: Precision::F32,
         deterministic: false,
+        zero: Zero::None,
         clip: None,
         seed: 1,
         keep: Keep::ALL,
@@ -42,9 +45,9 @@ pub fn cpu(threads: usize) -> Cpu {
 /// A rank of one device.
 pub fn rank_on<D: Device>(device: D, spec: &ModelSpec, settings: Settings) -> Rank<D>
 where
-    Solo: memwall_comm::Group<D>,
+    D::Buf: Send,
 {
-    Rank::new(device, Box::new(Solo), spec.clone(), settings).unwrap()
+    Rank::new(device, Groups::solo(), spec.clone(), settings).unwrap()
 }
 
 pub fn weight(rank: &Rank<Cpu>, id: usize) -> Vec<f32> {
