@@ -13,8 +13,8 @@ pub(crate) fn does_not_fit(setup: &Setup, error: &EngineError) -> String {
     if let Some(e) = error.out_of_memory() {
         text.push_str(&report::live_table(&e.live));
     }
-    // The cheapest way out first: smaller micro-batches cost almost nothing, recomputation time, bf16 digits; a
-    // larger budget costs hardware.
+    // The cheapest way out first: sharding and smaller micro-batches cost almost nothing, recomputation time, bf16 digits;
+    // a larger budget costs hardware.
     let ways = ways(setup);
     if ways.is_empty() {
         text.push_str("No smaller micro-batch, recomputation or bf16 fits this budget. ");
@@ -51,7 +51,17 @@ fn ways(setup: &Setup) -> Vec<(String, u64)> {
     for (recompute, bf16) in [("none", false), ("full", false), ("none", true), ("full", true)] {
         ways.extend(sizes.iter().find_map(|&micro| try_way(setup, micro, recompute, bf16)));
     }
-    ways
+    // Sharding costs words between ranks: the least stage that is enough.
+    let stages = setup.job.parallel.zero + 1..=if setup.ranks() > 1 { 3 } else { 0 };
+    let sharded = stages.into_iter().find_map(|stage| try_stage(setup, stage));
+    sharded.into_iter().chain(ways).collect()
+}
+
+/// The job with a higher stage of ZeRO, if it fits.
+fn try_stage(setup: &Setup, stage: usize) -> Option<(String, u64)> {
+    let job = setup.resolved.with("parallel.zero", (stage as i64).into()).ok()?;
+    let p = Setup::new(job).ok()?.predict(setup.budget).ok()?;
+    Some((format!("parallel.zero = {stage}"), p.run.reserved))
 }
 
 /// One of these ways, if it is a change and fits.

@@ -122,6 +122,21 @@ pub(crate) struct TrainArgs {
     /// Go on from the last complete checkpoint of the run folder
     #[arg(long)]
     pub(crate) resume: bool,
+    /// Processes on this machine that train together; short for --set parallel.ranks=N
+    #[arg(long, value_name = "N")]
+    pub(crate) ranks: Option<u32>,
+}
+
+impl TrainArgs {
+    /// All that is put over the job, the last one wins.
+    pub(crate) fn sets(&self) -> Vec<String> {
+        self.job.set.iter().cloned().chain(ranks(self.ranks)).collect()
+    }
+}
+
+/// What `--ranks` puts over the job.
+fn ranks(ranks: Option<u32>) -> Option<String> {
+    ranks.map(|n| format!("parallel.ranks={n}"))
 }
 
 #[derive(Debug, ClapArgs)]
@@ -144,9 +159,12 @@ pub(crate) struct PlanArgs {
     /// What is computed again in the backward pass: none or full
     #[arg(long, value_name = "WHAT")]
     pub(crate) recompute: Option<String>,
-    /// Memory the run may use, such as "80 GB"
+    /// Memory that each rank may use, such as "80 GB"
     #[arg(long, value_name = "SIZE")]
     pub(crate) budget: Option<String>,
+    /// Processes on this machine that train together
+    #[arg(long, value_name = "N")]
+    pub(crate) ranks: Option<u32>,
     /// Override a value of the job; may be given several times
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     pub(crate) set: Vec<String>,
@@ -174,6 +192,7 @@ impl PlanArgs {
             quoted("precision.mode", &self.precision),
             quoted("memory.recompute", &self.recompute),
             quoted("memory.budget", &self.budget),
+            ranks(self.ranks),
         ];
         self.set.iter().cloned().chain(short.into_iter().flatten()).collect()
     }

@@ -19,6 +19,9 @@ pub(crate) enum Failure {
     /// The user asked for it.
     #[error("{0}")]
     Interrupted(String),
+    /// For a reason that the user has been told; with this exit code.
+    #[error("ended with exit code {0}")]
+    Told(u8),
 }
 
 impl Failure {
@@ -29,6 +32,7 @@ impl Failure {
             Failure::Failed(_) => 1,
             // The shell's convention for SIGINT.
             Failure::Interrupted(_) => 130,
+            Failure::Told(code) => *code,
         }
     }
 }

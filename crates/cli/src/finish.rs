@@ -1,37 +1,58 @@
 //! The end of a run: its summary, what came out, and a sample of what the model writes.
 
+use crate::balance::{self, Account};
 use crate::early_stop::Stopped;
 use crate::failure::Failure;
 use crate::generate::write_text;
 use crate::job::show_bytes;
+use crate::layout;
 use crate::machine;
-use crate::plan::{layout_json, peaks_json};
+use crate::plan::peaks_json;
 use crate::report;
 use crate::resident::Resident;
+use crate::run::{End, Run};
 use crate::run_folder::{Metrics, RunFolder, bytes_json};
 use crate::setup::Setup;
-use crate::train::{End, Run};
 use memwall_data::{Dataset, Tokenizer};
 use memwall_engine::Sampling;
-use memwall_tensor::LedgerState;
 use memwall_tensor::device::Memory;
 use serde_json::json;
 
-/// Writes the summary and says where things are.
-pub(crate) fn report(run: &Run<'_>, metrics: &Metrics, end: &End) -> Result<(), Failure> {
-    let totals = metrics.totals()?;
-    let prediction = run.prediction;
-    let measured: LedgerState = run.rank.device().ledger().state();
-    let predicted = &prediction.run;
+/// What the rank has to tell the others.
+pub(crate) fn account(run: &Run<'_>, end: &End) -> Account {
+    let (measured, predicted) = (run.rank.device().ledger().state(), &run.prediction.run);
     // A run that did nothing, since it was complete, has no peaks to compare.
     let peaks = measured.peak_of_each == predicted.peak_of_each
         && measured.at_peak == predicted.at_peak
         && measured.reserved == predicted.reserved;
-    let equal = run.exact.holds() && (peaks || end.steps == 0);
-    let (resident, measured_resident) = (Resident::of(run.setup, prediction), run.resident.anonymous());
-    let agrees = measured_resident.map(|bytes| resident.agrees_with(bytes));
+    let resident = run.resident.bytes();
+    Account {
+        spent: run.spent,
+        resident,
+        resident_agrees: resident
+            .is_some_and(|bytes| Resident::of(run.setup, run.prediction).agrees_with(bytes)),
+        memory_equal: run.exact.holds() && (peaks || end.steps == 0),
+        wire_equal: run.wire.holds(),
+    }
+}
+
+/// Writes the summary and says where things are. `ranks` is what all ranks have told, the first one's among it.
+pub(crate) fn report(
+    run: &Run<'_>,
+    mut ranks: Vec<Account>,
+    metrics: &Metrics,
+    end: &End,
+) -> Result<(), Failure> {
+    let totals = metrics.totals()?;
+    let prediction = run.prediction;
+    let (measured, predicted) = (run.rank.device().ledger().state(), &prediction.run);
+    let resident = Resident::of(run.setup, prediction);
+    // The export, which only the first rank writes, counts as well.
+    let own = account(run, end);
+    ranks[0] = own;
+    let (measured_resident, agrees) = (own.resident, own.resident.map(|_| own.resident_agrees));
     let summary = json!({
-        "layout": layout_json(),
+        "layout": layout::json(run.setup),
         "parameters": run.setup.spec.parameter_count(),
         "steps": run.rank.steps_done(),
         "tokens": run.consumed.1,
@@ -43,11 +64,11 @@ pub(crate) fn report(run: &Run<'_>, metrics: &Metrics, end: &End) -> Result<(), 
         "median_mfu": totals.mfu,
         "gemm_peak_flops": run.peak.flops,
         "gemm_peak_source": run.peak.source.to_string(),
-        "threads": run.setup.description.threads,
+        "threads": run.setup.threads().threads,
         "memory": {
             "predicted": peaks_json(predicted),
             "measured": peaks_json(&measured),
-            "equal": equal,
+            "equal": ranks.iter().all(|r| r.memory_equal),
             "first_difference": run.exact.to_json(),
             "lasting": bytes_json(&prediction.initial.live),
             "budget_bytes": run.setup.budget,
@@ -56,6 +77,10 @@ pub(crate) fn report(run: &Run<'_>, metrics: &Metrics, end: &End) -> Result<(), 
                 "predicted": resident.to_json(), "measured_bytes": measured_resident, "agrees": agrees,
             },
         },
+        "wire": run.wire.to_json(run.setup.mesh),
+        "wire_equal": ranks.iter().all(|r| r.wire_equal),
+        "ranks": balance::to_json(&ranks),
+        "imbalance": balance::imbalance(&ranks),
     });
     run.folder.write_summary(&summary)?;
     say!("done       {} steps in {}", end.steps, report::duration(end.seconds));
@@ -71,13 +96,19 @@ pub(crate) fn report(run: &Run<'_>, metrics: &Metrics, end: &End) -> Result<(), 
         );
     }
     if end.steps > 0 {
-        tell!("{}", report::compared(predicted, &measured));
-        if !equal {
-            complain!(
-                "memwall: predicted and measured memory differ: this is a defect of memwall, please report it{}",
-                run.exact.text().map_or(String::new(), |text| format!(" ({text})"))
-            );
+        tell!("{}{}", report::compared(predicted, &measured), run.wire.text(run.setup.mesh));
+        for (what, differ, own) in [
+            ("memory", different(&ranks, |r| r.memory_equal), run.exact.text()),
+            ("bytes on the wire", different(&ranks, |r| r.wire_equal), run.wire.difference()),
+        ] {
+            if !differ.is_empty() {
+                complain!(
+                    "memwall: predicted and measured {what} differ{differ}: this is a defect of memwall, please report it{}",
+                    own.map_or(String::new(), |text| format!(" ({text})"))
+                );
+            }
         }
+        tell!("{}", balance::text(&ranks));
     }
     if let Some(bytes) = measured_resident {
         let verdict = if agrees == Some(true) { "as predicted" } else { "NOT AS PREDICTED" };
@@ -93,6 +124,13 @@ pub(crate) fn report(run: &Run<'_>, metrics: &Metrics, end: &End) -> Result<(), 
         say!("{what:<10} {}", run.folder.path(name).display());
     }
     Ok(())
+}
+
+/// The ranks that have found a difference, in words; nothing where none has.
+fn different(ranks: &[Account], equal: impl Fn(&Account) -> bool) -> String {
+    let found: Vec<String> =
+        ranks.iter().enumerate().filter(|(_, r)| !equal(r)).map(|(rank, _)| rank.to_string()).collect();
+    if found.is_empty() { String::new() } else { format!(" on rank {}", found.join(", ")) }
 }
 
 /// Shows what the trained model writes after the first held-out tokens.

@@ -7,6 +7,7 @@ mod output;
 
 mod advice;
 mod args;
+mod balance;
 mod batches;
 mod data;
 mod decay;
@@ -18,18 +19,24 @@ mod finish;
 mod generate;
 mod inspect;
 pub mod job;
+mod layout;
 mod machine;
 mod picture;
 mod plan;
 mod preset;
 pub mod profile;
 mod progress;
+mod ranks;
 mod report;
 mod resident;
+mod resume;
+mod run;
 mod run_folder;
 mod setup;
+mod stop;
 mod support;
 mod train;
+mod wire;
 
 use clap::Parser;
 use std::process::ExitCode;
@@ -49,7 +56,9 @@ pub fn run() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            complain!("memwall: {failure}");
+            if !matches!(failure, failure::Failure::Told(_)) {
+                complain!("memwall: {failure}");
+            }
             ExitCode::from(failure.code())
         }
     }

@@ -4,12 +4,14 @@ use crate::advice;
 use crate::args::PlanArgs;
 use crate::decay::Groups;
 use crate::failure::Failure;
+use crate::layout;
 use crate::picture::{self, Timeline};
 use crate::preset;
 use crate::report;
 use crate::resident::Resident;
 use crate::run_folder::bytes_json;
-use crate::setup::{MESH, Setup};
+use crate::setup::Setup;
+use crate::wire;
 use memwall_engine::{Alive, Prediction};
 use memwall_tensor::{LedgerState, Moment, Phase};
 use serde_json::{Map, Value, json};
@@ -40,10 +42,12 @@ pub(crate) fn plan(args: &PlanArgs) -> Result<(), Failure> {
     }
     tell!("{}", report::model(&setup.spec, setup.settings.sequence));
     tell!("{}", if args.model.is_some() { report::batch(&setup) } else { report::schedule(&setup) });
-    tell!("{}{}", report::predicted(&p, setup.limit()), report::phases(&setup.spec, &p));
+    tell!("{}", layout::text(&setup));
+    tell!("{}{}", report::predicted(&p, setup.limit()), report::phases(&setup.spec, &p, setup.ranks()));
     tell!("{}", report::largest(&setup.spec, &p.alive_at_peak(), LARGEST));
     tell!("{}", picture::text(&setup.spec, &Timeline::of(&p)));
-    tell!("{}{}", report::step(&p), Resident::of(&setup, &p).text());
+    tell!("{}{}", report::step(&p), wire::planned(setup.mesh, &p.step_traffic));
+    tell!("{}", Resident::of(&setup, &p).text());
     if let Some(path) = &args.picture {
         say!("picture    {}", path.display());
     }
@@ -73,16 +77,11 @@ fn alive_json(a: &Alive) -> Value {
     })
 }
 
-/// The layout as JSON.
-pub(crate) fn layout_json() -> Value {
-    json!({"world": MESH.world(), "data_ranks": MESH.data_ranks(), "device": "cpu"})
-}
-
 fn to_json(setup: &Setup, p: &Prediction) -> Value {
     let (spec, sequence) = (&setup.spec, setup.settings.sequence);
     let largest: Vec<Value> = p.alive_at_peak().iter().take(LARGEST).map(alive_json).collect();
     json!({
-        "layout": layout_json(),
+        "layout": layout::json(setup),
         "parameters": spec.parameter_count(),
         "steps": setup.job.train.length.steps(),
         "decay_groups": Groups::of(spec).to_json(),
@@ -90,8 +89,9 @@ fn to_json(setup: &Setup, p: &Prediction) -> Value {
         "attention_flops_per_token": spec.attention_flops_per_token(sequence),
         "step_flops": p.step_flops.total(),
         "step_attention_flops": p.step_flops.attention,
-        "step_wire_bytes": p.step_traffic.total_bytes(),
-        "threads": setup.description.threads,
+        "step_wire_bytes": wire::total(&p.step_traffic),
+        "wire": wire::to_json(setup.mesh, &p.step_traffic),
+        "threads": setup.threads().threads,
         "budget_bytes": setup.limit(),
         "lasting": bytes_json(&p.initial.live),
         "heaviest_rank": 0,

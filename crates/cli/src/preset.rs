@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn every_preset_is_a_job_of_its_size() {
         for preset in Preset::all() {
-            let setup = Setup::new(job(&preset.name, &[]).unwrap().pinned_to(1).unwrap()).unwrap();
+            let setup = Setup::new(job(&preset.name, &[]).unwrap().pinned().unwrap()).unwrap();
             assert_eq!(setup.spec.parameter_count(), preset.parameters, "{}", preset.name);
             let config = preset.model_config().unwrap();
             // A window of null sees as much as the sequence is long.

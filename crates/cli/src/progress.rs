@@ -3,7 +3,7 @@
 use crate::job::show_bytes;
 use crate::report;
 use crate::run_folder::StepMetrics;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
@@ -18,10 +18,15 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// For a run of `steps` steps of which `done` are done.
-    pub(crate) fn new(steps: u64, done: u64) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::new(steps).with_position(done);
+    /// The terminal behind standard error, if there is one.
+    pub(crate) fn screen() -> Option<ProgressDrawTarget> {
+        std::io::stderr().is_terminal().then(ProgressDrawTarget::stderr)
+    }
+
+    /// For a run of `steps` steps of which `done` are done: a bar on `screen`, or lines without one.
+    pub(crate) fn new(steps: u64, done: u64, screen: Option<ProgressDrawTarget>) -> Self {
+        let bar = screen.map(|screen| {
+            let bar = ProgressBar::with_draw_target(Some(steps), screen).with_position(done);
             let style = "{bar:24} step {pos}/{len}  {msg}  {elapsed} (left {eta})";
             bar.set_style(
                 ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()),

@@ -4,6 +4,7 @@ use crate::decay::{Groups, elements};
 use crate::job::{Length, Precision, Recompute, Span, show_bytes};
 use crate::picture::{moment_name, phase_name};
 use crate::setup::Setup;
+use crate::wire;
 use memwall_engine::{Alive, Decay, Prediction};
 use memwall_model::{ModelSpec, ParamSpec};
 use memwall_tensor::{ByCategory, LedgerState, Phase};
@@ -130,12 +131,14 @@ pub(crate) fn recompute(recompute: Recompute) -> &'static str {
     }
 }
 
-/// The highest of each phase.
-pub(crate) fn phases(spec: &ModelSpec, p: &Prediction) -> String {
+/// The highest of each phase, on the first of so many ranks.
+pub(crate) fn phases(spec: &ModelSpec, p: &Prediction, ranks: usize) -> String {
     let of = |phase| Some(format!("{} {}", phase_name(phase), show_bytes(p.run.at_peak_in(phase)?.total())));
     let phases: Vec<String> = Phase::ALL.into_iter().filter_map(of).collect();
+    let whose =
+        if ranks == 1 { "rank 0, the only one".into() } else { format!("rank 0, the first of {ranks}") };
     format!(
-        "phases     {}\npeak       in {}; on rank 0, the only one\n",
+        "phases     {}\npeak       in {}; on {whose}\n",
         phases.join(" | "),
         moment_name(spec, p.run.peak)
     )
@@ -165,13 +168,13 @@ pub(crate) fn largest(spec: &ModelSpec, alive: &[Alive], n: usize) -> String {
     text
 }
 
-/// What a step computes and sends.
+/// What a step computes and gets from other ranks.
 pub(crate) fn step(p: &Prediction) -> String {
     format!(
         "compute    a step: {}FLOPs in matrix products, {}FLOPs in attention; {} bytes on the wire\n",
         count(p.step_flops.matmul as f64),
         count(p.step_flops.attention as f64),
-        p.step_traffic.total_bytes()
+        wire::total(&p.step_traffic)
     )
 }
 

@@ -1,8 +1,8 @@
 //! How much of this machine's memory the process itself takes: what its ledger has, and a small overhead that is
 //! explained part by part.
 //!
-//! Anonymous memory is meant, which nothing but the process's end gives back. Pages of files (the program, mapped
-//! data) are the system's to drop, and are reported apart.
+//! Anonymous memory is meant, which nothing but the process's end gives back, and of the memory that ranks share what is
+//! the rank's own. Pages of files (the program, mapped data) are the system's to drop, and are reported apart.
 
 use crate::job::show_bytes;
 use crate::setup::Setup;
@@ -96,17 +96,19 @@ pub(crate) struct Peak {
 }
 
 impl Peak {
-    /// Looks at the process now.
-    pub(crate) fn look(&mut self) {
-        // The system remembers the highest of anonymous and file pages together, so what are file pages now is taken
-        // away: those may have been fewer then, and so what is anonymous now counts as well.
+    /// Looks at the process now, which owns this many bytes of the memory that ranks share.
+    pub(crate) fn look(&mut self, shared: Option<u64>) {
+        // The system remembers the highest of all kinds of pages together, so what are file pages and shared ones now is
+        // taken away: those may have been fewer then, and so what is anonymous now counts as well. Of shared pages the
+        // process has mapped other ranks' too, so its own are counted by themselves.
         let Some(status) = Status::read() else { return };
-        let seen = status.peak.saturating_sub(status.file).max(status.anonymous);
+        let others = status.file + status.shared;
+        let seen = status.peak.saturating_sub(others).max(status.anonymous) + shared.unwrap_or(0);
         self.highest = self.highest.max(Some(seen));
     }
 
-    /// Anonymous bytes; `None` where the system does not tell.
-    pub(crate) fn anonymous(&self) -> Option<u64> {
+    /// Anonymous and own shared bytes; `None` where the system does not tell.
+    pub(crate) fn bytes(&self) -> Option<u64> {
         self.highest
     }
 }
@@ -116,6 +118,7 @@ struct Status {
     peak: u64,
     anonymous: u64,
     file: u64,
+    shared: u64,
 }
 
 impl Status {
@@ -125,6 +128,11 @@ impl Status {
             let line = text.lines().find_map(|l| l.strip_prefix(name))?;
             line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * KIB)
         };
-        Some(Self { peak: field("VmHWM:")?, anonymous: field("RssAnon:")?, file: field("RssFile:")? })
+        Some(Self {
+            peak: field("VmHWM:")?,
+            anonymous: field("RssAnon:")?,
+            file: field("RssFile:")?,
+            shared: field("RssShmem:")?,
+        })
     }
 }

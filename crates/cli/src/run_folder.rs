@@ -8,15 +8,16 @@ use memwall_tensor::ByCategory;
 use serde_json::{Map, Value, json};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// A run folder that this process alone writes to.
+/// A run folder that this run alone writes to.
 #[derive(Debug)]
 pub(crate) struct RunFolder {
     root: PathBuf,
     disk: Disk,
-    /// Held for as long as the run; the operating system lets go of it however the process ends.
-    _lock: File,
+    /// Held for as long as the run; the operating system lets go of it however its processes end.
+    lock: File,
 }
 
 impl RunFolder {
@@ -35,13 +36,23 @@ impl RunFolder {
             .open(&path)
             .map_err(|e| refused(&e))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { root: root.into(), disk, _lock: lock }),
+            Ok(()) => Ok(Self { root: root.into(), disk, lock }),
             Err(TryLockError::WouldBlock) => Err(Failure::Refused(format!(
                 "the run folder {} is in use by another process; wait for it, or give another run.dir",
                 root.display()
             ))),
             Err(TryLockError::Error(e)) => Err(refused(&e)),
         }
+    }
+
+    /// The folder that another process of this run has entered, whose lock this one has inherited.
+    pub(crate) fn inherited(root: &Path, lock: OwnedFd) -> Self {
+        Self { root: root.into(), disk: Disk::default(), lock: lock.into() }
+    }
+
+    /// The lock. Whoever inherits it holds it too.
+    pub(crate) fn lock(&self) -> &File {
+        &self.lock
     }
 
     /// A path in the folder.
@@ -130,6 +141,9 @@ pub(crate) fn bytes_json(bytes: &ByCategory) -> Value {
     Value::Object(map)
 }
 
+/// Name of the file.
+const METRICS: &str = "metrics.jsonl";
+
 /// metrics.jsonl: one object a step. Only the file remembers all steps, so that a long run's memory stays flat.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -154,7 +168,7 @@ impl Metrics {
     /// Opens the file at `step`: lines of later steps, and a line that was cut off, are dropped, since the run
     /// will write them again.
     pub(crate) fn open(folder: &RunFolder, step: u64) -> Result<Self, Failure> {
-        let path = folder.path("metrics.jsonl");
+        let path = folder.path(METRICS);
         let cannot = |e: std::io::Error| Failure::Refused(format!("cannot use {}: {e}", path.display()));
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(&path).map_err(cannot)?;
         let kept = kept_bytes(&mut BufReader::new(&mut file), step).map_err(cannot)?;
@@ -176,21 +190,23 @@ impl Metrics {
             .map_err(|e| Failure::Failed(format!("cannot write {}: {e}", self.path.display())))
     }
 
-    /// Steps and losses of all evaluations.
+    /// Steps and losses of all evaluations up to the step `last`, after which the file of `folder` may have more.
     ///
     /// # Errors
     /// The file cannot be read, or does not have every step up to `last`.
-    pub(crate) fn evaluations(&self, last: u64) -> Result<Vec<(u64, f64)>, Failure> {
+    pub(crate) fn evaluations(folder: &RunFolder, last: u64) -> Result<Vec<(u64, f64)>, Failure> {
+        let path = folder.path(METRICS);
         let cannot = |e: &dyn std::fmt::Display| {
             Failure::Refused(format!(
                 "cannot count the evaluations that train.stop_patience is about: {} {e}; restore the file, set \
                  train.stop_patience=0, or begin a run in another run.dir",
-                self.path.display()
+                path.display()
             ))
         };
         let mut evaluations = Vec::new();
         let mut steps = 0;
-        for line in BufReader::new(File::open(&self.path).map_err(|e| cannot(&e))?).lines() {
+        let lines = if last == 0 { None } else { Some(File::open(&path).map_err(|e| cannot(&e))?) };
+        for line in lines.into_iter().flat_map(|file| BufReader::new(file).lines()).take(last as usize) {
             let v: Value = serde_json::from_str(&line.map_err(|e| cannot(&e))?).unwrap_or_default();
             steps += 1;
             if v["step"].as_u64() != Some(steps) {

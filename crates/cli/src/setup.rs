@@ -6,15 +6,12 @@ use crate::job::{self, Job, Length, ModelSource, Recompute, ResolvedJob};
 use crate::machine;
 use crate::preset;
 use memwall_engine::{
-    AdamWSettings, Decay, EngineError, Keep, Precision, Prediction, Schedule, Settings, predict,
+    AdamWSettings, Decay, EngineError, Keep, Place, Precision, Prediction, Schedule, Settings, Zero, predict,
 };
 use memwall_layout::Mesh;
 use memwall_model::{ModelConfig, ModelSpec};
 use memwall_tensor::Description;
 use std::path::Path;
-
-/// Where ranks lie; the job file has no key for it yet.
-pub(crate) const MESH: Mesh = Mesh::SINGLE;
 
 /// Everything about a job that does not need its data.
 #[derive(Debug)]
@@ -23,8 +20,11 @@ pub(crate) struct Setup {
     pub(crate) job: Job,
     pub(crate) spec: ModelSpec,
     pub(crate) settings: Settings,
+    /// Where ranks lie.
+    pub(crate) mesh: Mesh,
+    /// Each rank's device.
     pub(crate) description: Description,
-    /// Bytes that the run may use.
+    /// Bytes that each rank may use.
     pub(crate) budget: u64,
     /// Whether that is a limit that someone or something sets.
     limited: bool,
@@ -33,7 +33,7 @@ pub(crate) struct Setup {
 impl Setup {
     /// The job of a well-known model.
     pub(crate) fn of_model(name: &str, sets: &[String]) -> Result<Self, Failure> {
-        let mut setup = Self::new(preset::job(name, sets)?.pinned_to(MESH.data_ranks())?)?;
+        let mut setup = Self::new(preset::job(name, sets)?.pinned()?)?;
         // Whoever asks by name asks how much it takes, and need not have it.
         if setup.job.memory.budget.is_none() {
             (setup.budget, setup.limited) = (machine::ADDRESS_SPACE, false);
@@ -43,12 +43,12 @@ impl Setup {
 
     /// Reads and checks a job file.
     pub(crate) fn read(path: &Path, sets: &[String]) -> Result<Self, Failure> {
-        Self::new(job::load(path, sets)?.pinned_to(MESH.data_ranks())?)
+        Self::new(job::load(path, sets)?.pinned()?)
     }
 
     /// Checks a resolved job.
     pub(crate) fn new(resolved: ResolvedJob) -> Result<Self, Failure> {
-        let job = resolved.validate(MESH.data_ranks())?;
+        let job = resolved.validate()?;
         let config = model_config(&job.model)?;
         if job.data.sequence_length > config.max_positions {
             return Err(Failure::Refused(format!(
@@ -68,6 +68,7 @@ impl Setup {
             precision: number_type(job.precision.mode),
             gradients: number_type(job.precision.gradients),
             deterministic: job.train.deterministic,
+            zero: Zero::ALL[job.parallel.zero],
             clip: job.train.clip,
             seed: job.train.seed,
             keep: match job.memory.recompute {
@@ -95,11 +96,15 @@ impl Setup {
                 },
             },
         };
+        let ranks = job.parallel.ranks;
+        let threads = job.run.threads.unwrap_or_else(machine::cores);
+        let share = || machine::available_memory() / ranks as u64;
         Ok(Self {
             spec,
             settings,
-            description: Description { threads: job.run.threads.unwrap_or_else(machine::cores) },
-            budget: job.memory.budget.unwrap_or_else(machine::available_memory).min(machine::ADDRESS_SPACE),
+            mesh: Mesh::data_parallel(job.parallel.dp_replicate, job.parallel.dp_shard),
+            description: Description { threads: (threads / ranks).max(1) },
+            budget: job.memory.budget.unwrap_or_else(share).min(machine::ADDRESS_SPACE),
             limited: true,
             resolved,
             job,
@@ -111,7 +116,10 @@ impl Setup {
     pub(crate) fn with_data(self, samples: Option<u64>) -> Result<Self, Failure> {
         match (self.job.train.length, samples) {
             (Length::Steps(_), _) => Ok(self),
-            (Length::Epochs(_), Some(samples)) => Self::new(self.resolved.pinned_to_data(samples)?),
+            (Length::Epochs(_), Some(samples)) => {
+                // Memory that is available is not asked for twice: it may have changed.
+                Ok(Self { budget: self.budget, ..Self::new(self.resolved.pinned_to_data(samples)?)? })
+            }
             (Length::Epochs(_), None) => Err(Failure::Refused(
                 "train.epochs means nothing for the mixture in data.prepared, of which each source goes through its own \
                  epochs: write train.steps or train.tokens"
@@ -125,9 +133,25 @@ impl Setup {
         Some(self.budget).filter(|_| self.limited)
     }
 
-    /// What the job costs when `budget` bytes are allowed.
+    /// Number of ranks.
+    pub(crate) fn ranks(&self) -> usize {
+        self.mesh.world()
+    }
+
+    /// All ranks' threads together.
+    pub(crate) fn threads(&self) -> Description {
+        Description { threads: self.description.threads * self.ranks() }
+    }
+
+    /// What the job costs the first rank when `budget` bytes are allowed.
     pub(crate) fn predict(&self, budget: u64) -> Result<Prediction, EngineError> {
-        predict(&self.spec, &self.settings, self.description, budget, self.job.data.evaluates())
+        self.predict_rank(0, budget)
+    }
+
+    /// What the job costs a rank when `budget` bytes are allowed.
+    pub(crate) fn predict_rank(&self, rank: usize, budget: u64) -> Result<Prediction, EngineError> {
+        let place = Place { mesh: self.mesh, rank };
+        predict(&self.spec, &self.settings, place, self.description, budget, self.job.data.evaluates())
     }
 }
 

@@ -71,6 +71,14 @@ const FEATURES: &[Feature] = &[
     Feature { name: "deterministic gradients", sets: &["train.deterministic=true"] },
     Feature { name: "bf16", sets: &["precision.mode=bf16"] },
     Feature { name: "gradients in bf16", sets: &["precision.mode=bf16", "precision.gradients=bf16"] },
+    Feature { name: "2 ranks", sets: &["parallel.ranks=2"] },
+    Feature { name: "ZeRO-1", sets: &["parallel.ranks=2", "parallel.zero=1"] },
+    Feature { name: "ZeRO-2", sets: &["parallel.ranks=2", "parallel.zero=2"] },
+    Feature { name: "ZeRO-3", sets: &["parallel.ranks=2", "parallel.zero=3"] },
+    Feature {
+        name: "hybrid sharding",
+        sets: &["parallel.ranks=4", "parallel.dp_replicate=2", "parallel.zero=3"],
+    },
     Feature { name: "gradient clipping off", sets: &["train.clip=0"] },
     Feature { name: "recomputation", sets: &["memory.recompute=full"] },
     Feature { name: "length in steps", sets: &["train.steps=100"] },
@@ -256,7 +264,7 @@ fn try_job(features: &[&Feature]) -> Result<(), String> {
     }
     let one_line = |e: &dyn std::fmt::Display| e.to_string().replace('\n', "; ");
     let resolved = job::parse(Path::new("probe.toml"), JOB, &sets)
-        .and_then(|job| job.pinned_to(1))
+        .and_then(|job| job.pinned())
         .map_err(|e: JobError| one_line(&e))?;
     Setup::new(resolved).map(|_| ()).map_err(|e| one_line(&e))
 }

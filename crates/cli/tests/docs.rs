@@ -85,9 +85,8 @@ fn every_example_is_a_job_that_is_taken() {
             "{} does not begin with what it is for and how it is run",
             path.display()
         );
-        let job = memwall_cli::job::load(&path, &[])
-            .and_then(|job| job.pinned_to(1))
-            .and_then(|job| job.validate(1));
+        let job =
+            memwall_cli::job::load(&path, &[]).and_then(|job| job.pinned()).and_then(|job| job.validate());
         let job = job.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         if let memwall_cli::job::ModelSource::ConfigTable(config) = &job.model {
             memwall_model::ModelConfig::from_value(config)

@@ -91,8 +91,8 @@ impl Target for Job {
         };
         let again = parse(&resolved.to_toml()).unwrap_or_else(|e| panic!("as resolved, it is refused: {e}"));
         assert!(again == resolved, "as resolved, it is another job: {:?}", again.differences(&resolved));
-        let pinned = resolved.pinned_to(1).and_then(|job| job.pinned_to_data(1000));
-        let job = match pinned.and_then(|job| job.validate(1)) {
+        let pinned = resolved.pinned().and_then(|job| job.pinned_to_data(1000));
+        let job = match pinned.and_then(|job| job.validate()) {
             Ok(job) => job,
             Err(e) => return Outcome::Refused(e.to_string()),
         };

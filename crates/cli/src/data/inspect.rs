@@ -3,10 +3,9 @@
 use super::Gathered;
 use super::set::{PreparedSet, SET};
 use crate::args::DataInspectArgs;
-use crate::batches::Batches;
+use crate::batches::{Batches, Share};
 use crate::failure::Failure;
 use crate::job::{self, Job, show_bytes};
-use crate::setup::MESH;
 use memwall_data::{Cut, Dataset, Packing, Prepared, Tokenizer};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -37,8 +36,7 @@ pub(crate) fn inspect(args: &DataInspectArgs) -> Result<(), Failure> {
         let tokenizer = gathered.train[0].0.tokenizer()?;
         return show(args, &gathered, &tokenizer, USUAL_LENGTH);
     }
-    let ranks = MESH.data_ranks();
-    let job = job::load(&args.path, &args.set)?.pinned_to(ranks)?.validate(ranks)?;
+    let job = job::load(&args.path, &args.set)?.pinned()?.validate()?;
     let tokenizer = Tokenizer::load(&job.data.tokenizer)?;
     let gathered = Gathered::of(&job, &tokenizer)?;
     if args.step.is_none() && !args.evaluation {
@@ -241,7 +239,8 @@ fn step_samples(job: &Job, step: u64) -> Result<Range<u64>, Failure> {
 /// Numbers of the samples that an evaluation takes.
 fn evaluation_samples(job: &Job, data: &Dataset) -> Result<Range<u64>, Failure> {
     let t = &job.train;
-    let batches = Batches::new(data, t.global_batch, t.micro_batch).evaluation_batches(t.evaluate_batches);
+    let batches = Batches::new(data, t.global_batch, t.micro_batch, Share::ALL);
+    let batches = batches.evaluation_batches(t.evaluate_batches);
     let count = data.validation_samples().min((batches * t.micro_batch) as u64);
     if count == 0 {
         return Err(Failure::Refused(

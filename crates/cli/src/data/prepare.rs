@@ -7,15 +7,13 @@ use crate::args::PrepareArgs;
 use crate::failure::{Failure, Outcome};
 use crate::job::{self, DataFrom, Job, SourceJob, show_bytes};
 use crate::report;
-use crate::setup::MESH;
 use memwall_checkpoint::Disk;
 use memwall_data::{Prepared, Tokenizer};
 use std::path::{Path, PathBuf};
 
 /// Prepares the data of a job in the cache, or in a folder of its own.
 pub(crate) fn prepare(args: &PrepareArgs) -> Result<(), Failure> {
-    let job =
-        job::load(&args.job.job, &args.job.set)?.pinned_to(MESH.data_ranks())?.validate(MESH.data_ranks())?;
+    let job = job::load(&args.job.job, &args.job.set)?.pinned()?.validate()?;
     let DataFrom::Files { train, evaluation } = &job.data.from else {
         return Err(Failure::Refused(
             "data.prepared is prepared already; give data.train to prepare files, or look at it with memwall data \

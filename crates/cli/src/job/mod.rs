@@ -16,6 +16,7 @@ mod bytes;
 mod error;
 mod kind;
 mod names;
+mod parallel;
 mod presence;
 mod relations;
 mod resolved;
@@ -37,6 +38,7 @@ use std::path::Path;
 
 pub use bytes::{exact_bytes, parse_bytes, show_bytes};
 pub use error::JobError;
+pub use parallel::ParallelJob;
 pub use resolved::ResolvedJob;
 pub use sources::{DataFrom, SourceJob};
 pub use validated::{

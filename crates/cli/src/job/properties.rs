@@ -10,7 +10,7 @@ fn try_out(text: &str, sets: &[String]) -> Result<(), TestCaseError> {
         Ok(job) => {
             let again = resolve(&job.to_toml(), NONE);
             prop_assert_eq!(again.as_ref(), Ok(&job));
-            prop_assert_eq!(again.unwrap().validate(3), job.validate(3));
+            prop_assert_eq!(again.unwrap().validate(), job.validate());
             prop_assert_eq!(job.differences(&job), []);
         }
         Err(error) => {

@@ -8,7 +8,7 @@ use super::schema::{Fallback, KEYS, Key, SECTIONS};
 use super::validated::{self, Job};
 use super::values::Values;
 use super::written::WrittenJob;
-use super::{JobError, kind, presence, relations, sources};
+use super::{JobError, kind, parallel, presence, relations, sources};
 
 /// A job with a value for every key that has one. Two are equal when their values are, whether given
 /// or filled in.
@@ -28,10 +28,9 @@ impl PartialEq for ResolvedJob {
 }
 
 impl ResolvedJob {
-    /// Checks that the values go together for this many data-parallel `ranks`, and gives the form
-    /// that the engine takes.
-    pub fn validate(&self, ranks: usize) -> Result<Job, JobError> {
-        validated::validate(&self.values, ranks).map_err(|error| match &self.steps_from {
+    /// Checks that the values go together, and gives the form that the engine takes.
+    pub fn validate(&self) -> Result<Job, JobError> {
+        validated::validate(&self.values).map_err(|error| match &self.steps_from {
             Some(from) => error.explained("train.steps", &format!("train.steps comes from {from}")),
             None => error,
         })
@@ -39,7 +38,7 @@ impl ResolvedJob {
 
     /// The text of `job.toml` in the run folder. Reading it back gives an equal job.
     ///
-    /// A key without a value (it depends on the machine or the ranks) is there as a comment.
+    /// A key without a value (it depends on the machine, or is none) is there as a comment.
     pub fn to_toml(&self) -> String {
         let mut text = "# The job as run: every key, with defaults filled in.\n".to_owned();
         for section in SECTIONS {
@@ -72,13 +71,13 @@ impl ResolvedJob {
         Ok(Self { steps_from: self.steps_from.clone(), ..resolve(written)? })
     }
 
-    /// The same job with what depends on the `ranks` written out: `train.global_batch`, where it was left to
+    /// The same job with what depends on the ranks written out: `train.global_batch`, where it was left to
     /// follow them, and `train.steps`, where `train.tokens` was given. The run folder keeps this form, so that
-    /// resuming on other ranks trains in the same steps.
-    pub fn pinned_to(&self, ranks: usize) -> Result<Self, JobError> {
+    /// resuming on other ranks is known to train in the same steps, or refused.
+    pub fn pinned(&self) -> Result<Self, JobError> {
         let mut job = self.clone();
         if self.values.get("train.global_batch").is_none() {
-            let unit = relations::sequences_at_once(&self.values, ranks)?;
+            let unit = relations::sequences_at_once(&self.values, parallel::ranks(&self.values)?)?;
             job = job.with("train.global_batch", Value::Integer(unit))?;
         }
         let global_batch = job.values.need("train.global_batch")?;
@@ -166,13 +165,14 @@ pub(super) fn resolve(written: WrittenJob) -> Result<ResolvedJob, JobError> {
     if !problems.is_empty() {
         // Report what else is wrong now, rather than on the next try.
         problems.extend(relations::contradictions(&values, values.read("train.steps")));
+        problems.extend(parallel::contradiction(&values));
     }
     JobError::if_any(problems)?;
     Ok(ResolvedJob { written, values, steps_from: None })
 }
 
 /// The value of a key that was not given and follows from other keys. The rest stay without:
-/// what they depend on (the ranks, the machine) is not known yet.
+/// what they depend on (the batches, the machine) is not known yet.
 fn derived(key: &Key, values: &Values, written: &WrittenJob) -> Option<Value> {
     match (key.section, key.name) {
         ("data", "tokenizer") => {
@@ -196,6 +196,7 @@ fn derived(key: &Key, values: &Values, written: &WrittenJob) -> Option<Value> {
             let schedule = values.read::<String>("optimizer.schedule")?;
             (schedule != "constant").then_some(Value::Float(0.0))
         }
+        ("parallel", name) => parallel::derived(name, written),
         ("export", "dtype") => {
             let mode = values.read::<String>("precision.mode")?;
             Some(if mode == "bf16" { "bfloat16" } else { "float32" }.into())
@@ -223,7 +224,7 @@ mod tests {
             let job = resolve(text, &[set]).unwrap();
             let again = resolve(&job.to_toml(), NONE).unwrap();
             assert_eq!(again, job);
-            assert_eq!(again.validate(1), job.validate(1));
+            assert_eq!(again.validate(), job.validate());
             assert_eq!(again.to_toml(), job.to_toml());
         }
     }
@@ -268,10 +269,11 @@ validation = 0.25
     fn other_values_move_their_defaults() {
         let job = resolve(FINE_TUNE, NONE).unwrap();
         let more = job.with("train.micro_batch", Value::Integer(4)).unwrap();
-        assert_eq!(more.validate(2).unwrap().train.global_batch, 8);
+        let more = more.with("parallel.ranks", Value::Integer(2)).unwrap();
+        assert_eq!(more.validate().unwrap().train.global_batch, 8);
         let constant = job.with("optimizer.schedule", "constant".into()).unwrap();
-        assert!(constant.validate(1).is_ok());
-        let other = job.with("model.path", "m".into()).unwrap().validate(1).unwrap();
+        assert!(constant.validate().is_ok());
+        let other = job.with("model.path", "m".into()).unwrap().validate().unwrap();
         assert_eq!(other.data.tokenizer, "m/tokenizer.json");
     }
 
@@ -291,9 +293,10 @@ validation = 0.25
 
     #[test]
     fn a_pinned_job_keeps_its_global_batch() {
-        let pinned = resolve(FINE_TUNE, NONE).unwrap().pinned_to(4).unwrap();
-        assert_eq!(pinned.validate(2).unwrap().train.micro_batches, 2);
-        assert_eq!(pinned.pinned_to(8).unwrap(), pinned);
+        let on = |job: &ResolvedJob, ranks| job.with("parallel.ranks", Value::Integer(ranks)).unwrap();
+        let pinned = on(&resolve(FINE_TUNE, NONE).unwrap(), 4).pinned().unwrap();
+        assert_eq!(on(&pinned, 2).validate().unwrap().train.micro_batches, 2);
+        assert_eq!(pinned.pinned().unwrap(), pinned);
         assert!(pinned.to_toml().contains("global_batch = 4"));
     }
 
@@ -303,9 +306,9 @@ validation = 0.25
         let tokens = |n: u64| resolve(&text, &[format!("train.tokens={n}")]).unwrap();
         // 2 sequences x 128 tokens a step.
         for (n, steps) in [(1, 1), (256, 1), (257, 2), (2560, 10)] {
-            assert_eq!(tokens(n).validate(1).unwrap().train.length, Length::Steps(steps), "{n}");
-            let pinned = tokens(n).pinned_to(1).unwrap();
-            assert_eq!(pinned.validate(1).unwrap().train.length, Length::Steps(steps), "{n}");
+            assert_eq!(tokens(n).validate().unwrap().train.length, Length::Steps(steps), "{n}");
+            let pinned = tokens(n).pinned().unwrap();
+            assert_eq!(pinned.validate().unwrap().train.length, Length::Steps(steps), "{n}");
             assert_eq!(pinned.pinned_to_data(3).unwrap(), pinned);
             let text = pinned.to_toml();
             assert!(text.contains(&format!("\nsteps = {steps}\n")), "{text}");
@@ -313,17 +316,17 @@ validation = 0.25
             assert_eq!(resolve(&text, NONE).unwrap(), pinned);
         }
         // Other ranks make the step larger, where its size was left to them.
-        let wide = resolve(&text.replace("global_batch = 2", ""), &["train.tokens=2560"]).unwrap();
-        assert_eq!(wide.pinned_to(4).unwrap().validate(4).unwrap().train.length, Length::Steps(5));
+        let wide = resolve(&text.replace("global_batch = 2", ""), &["train.tokens=2560", "parallel.ranks=4"]);
+        assert_eq!(wide.unwrap().pinned().unwrap().validate().unwrap().train.length, Length::Steps(5));
 
         // 7 sequences an epoch, 2 a step; 1.1 x 20 is above 22 in floating point.
         for (epochs, samples, steps) in
             [("1", 7, 4), ("2", 7, 7), ("0.5", 7, 2), ("1e-9", 7, 1), ("2.5", 7, 9), ("1.1", 20, 11)]
         {
-            let job = resolve(&text, &[format!("train.epochs={epochs}")]).unwrap().pinned_to(1).unwrap();
-            assert!(matches!(job.validate(1).unwrap().train.length, Length::Epochs(_)));
+            let job = resolve(&text, &[format!("train.epochs={epochs}")]).unwrap().pinned().unwrap();
+            assert!(matches!(job.validate().unwrap().train.length, Length::Epochs(_)));
             let pinned = job.pinned_to_data(samples).unwrap();
-            assert_eq!(pinned.validate(1).unwrap().train.length, Length::Steps(steps), "{epochs}");
+            assert_eq!(pinned.validate().unwrap().train.length, Length::Steps(steps), "{epochs}");
             assert!(pinned.to_toml().contains("was computed from train.epochs = "));
             assert!(!pinned.to_toml().contains("\nepochs"), "{}", pinned.to_toml());
         }
@@ -332,10 +335,10 @@ validation = 0.25
     #[test]
     fn what_contradicts_computed_steps_says_where_they_come_from() {
         let text = FROM_TABLE.replace("steps = 10", "epochs = 2");
-        let job = resolve(&text, &["optimizer.warmup_steps=20"]).unwrap().pinned_to(1).unwrap();
-        assert!(job.validate(1).is_ok());
+        let job = resolve(&text, &["optimizer.warmup_steps=20"]).unwrap().pinned().unwrap();
+        assert!(job.validate().is_ok());
         assert_eq!(
-            job.pinned_to_data(5).unwrap().validate(1).unwrap_err().to_string(),
+            job.pinned_to_data(5).unwrap().validate().unwrap_err().to_string(),
             "optimizer.warmup_steps = 20 is more than train.steps = 10: write at most 10 (train.steps comes from \
              train.epochs = 2)"
         );
@@ -344,7 +347,7 @@ validation = 0.25
         assert!(error.starts_with("train.epochs = 1e18 comes to") && error.contains("write less"), "{error}");
         let absurd =
             resolve(&FROM_TABLE.replace("steps = 10", "tokens = 9223372036854775807"), NONE).unwrap();
-        for error in [absurd.pinned_to(1).unwrap_err(), absurd.validate(1).unwrap_err()] {
+        for error in [absurd.pinned().unwrap_err(), absurd.validate().unwrap_err()] {
             assert!(error.to_string().starts_with("train.tokens = 9223372036854775807 comes to"), "{error}");
         }
     }

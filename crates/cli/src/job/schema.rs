@@ -10,6 +10,9 @@ use super::kind::Kind;
 /// near; below it, products of two such numbers fit 64 bits.
 pub const COUNT_LIMIT: i64 = 1 << 31;
 
+/// The most ranks of a job: all are processes of one machine.
+pub const RANKS_LIMIT: i64 = 64;
+
 /// One section of the job file.
 #[derive(Clone, Copy, Debug)]
 pub struct Section {
@@ -88,6 +91,9 @@ const fn key(
     Key { section, name, kind, fallback, meaning }
 }
 
+/// A number of ranks.
+const RANKS: Kind = Kind::Whole { min: 1, max: RANKS_LIMIT };
+
 /// A count from `min` up.
 const fn count(min: i64) -> Kind {
     Kind::Whole { min, max: COUNT_LIMIT }
@@ -104,6 +110,7 @@ pub const SECTIONS: &[Section] = &[
     Section { name: "train", meaning: "How long and in what batches." },
     Section { name: "optimizer", meaning: "How the parameters are updated." },
     Section { name: "precision", meaning: "In what numbers the model is trained." },
+    Section { name: "parallel", meaning: "How many ranks there are, and what each of them holds." },
     Section { name: "memory", meaning: "How much memory may be used, and what is traded for it." },
     Section { name: "checkpoint", meaning: "When the state is saved, and how much of it is kept." },
     Section { name: "export", meaning: "What the trained model is written as." },
@@ -220,8 +227,29 @@ pub const KEYS: &[Key] = &[
         "Type in which gradients are kept. In bf16 the sum over several micro-batches would lose small terms, \
          which is refused."),
 
-    key("memory", "budget", Kind::Size, Fallback::Depends("the memory available on the machine"),
-        "Memory the run may use: a size such as \"2 GiB\" or \"1500 MB\", or a whole number of bytes."),
+    key("parallel", "ranks", RANKS,
+        Fallback::Depends("parallel.dp_replicate x parallel.dp_shard, of which one that is not given is 1"),
+        "Ranks: processes on this machine that train together, each on its share of every step's samples."),
+    key("parallel", "zero", Kind::Whole { min: 0, max: 3 }, Fallback::Whole(0),
+        "Stage of ZeRO: what the ranks of a sharding group hold a part of and not the whole; 0 nothing, 1 the \
+         optimizer's state, 2 gradients as well, 3 weights as well."),
+    key("parallel", "dp_replicate", RANKS,
+        Fallback::Depends("parallel.ranks / parallel.dp_shard; where that is not given either, to 1 with zero = 1, 2 or 3, \
+                           otherwise to parallel.ranks"),
+        "Replicas of what a sharding group holds; with dp_shard above 1 as well, ranks shard inside a group and \
+         replicate across groups."),
+    key("parallel", "dp_shard", RANKS,
+        Fallback::Depends("1 with zero = 0, otherwise to parallel.ranks / parallel.dp_replicate"),
+        "Ranks of a sharding group, over which the state that parallel.zero names is sharded."),
+    key("parallel", "timeout", count(1), Fallback::Whole(600),
+        "Seconds that a rank waits for another before the run fails, and says who waits for whom in what."),
+    key("parallel", "check_every", count(0), Fallback::Whole(100),
+        "Optimizer steps between comparisons of the state that ranks must have in common; 0 compares only at the \
+         start."),
+
+    key("memory", "budget", Kind::Size,
+        Fallback::Depends("the memory available on the machine, with several ranks an equal share of it"),
+        "Memory that each rank may use: a size such as \"2 GiB\" or \"1500 MB\", or a whole number of bytes."),
     key("memory", "recompute", Kind::Choice(&["none", "full"]), Fallback::Text("none"),
         "Which activations are dropped after the forward pass and computed again in the backward pass."),
     key("memory", "exact", Kind::Choice(&["report", "require"]), Fallback::Text("report"),
@@ -242,7 +270,7 @@ pub const KEYS: &[Key] = &[
     key("run", "dir", Kind::Text, Fallback::Depends("runs/<name of the job file without .toml>"),
         "Folder the run writes to, relative to the current working directory."),
     key("run", "threads", count(0), Fallback::Whole(0),
-        "Threads that compute; 0 takes all cores."),
+        "Threads that compute, all ranks' together: each has an equal share, and at least one; 0 takes all cores."),
 ];
 
 #[cfg(test)]

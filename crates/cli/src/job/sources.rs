@@ -128,7 +128,7 @@ mod tests {
     use crate::job::tests::{FINE_TUNE, NONE, resolve};
 
     fn from(text: &str, sets: &[&str]) -> DataFrom {
-        resolve(text, sets).unwrap().validate(1).unwrap().data.from
+        resolve(text, sets).unwrap().validate().unwrap().data.from
     }
 
     fn source(files: &[&str], weight: f64, field: &str) -> SourceJob {
@@ -185,7 +185,7 @@ mod tests {
                 "train.epochs = 2.0 means nothing for a mixture",
             ),
         ] {
-            let problem = resolve(text, sets).and_then(|job| job.validate(1)).unwrap_err().to_string();
+            let problem = resolve(text, sets).and_then(|job| job.validate()).unwrap_err().to_string();
             assert!(problem.starts_with(message), "{problem}");
         }
     }

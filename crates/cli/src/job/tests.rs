@@ -41,12 +41,12 @@ pub(super) fn resolve(text: &str, sets: &[impl AsRef<str>]) -> Result<ResolvedJo
 
 /// The problems of a fine-tuning job with these overrides, whichever step finds them.
 fn problems(sets: &[&str]) -> String {
-    resolve(FINE_TUNE, sets).and_then(|job| job.validate(1)).unwrap_err().to_string()
+    resolve(FINE_TUNE, sets).and_then(|job| job.validate()).unwrap_err().to_string()
 }
 
 #[test]
 fn fills_in_every_default() {
-    let job = resolve(FINE_TUNE, NONE).unwrap().validate(2).unwrap();
+    let job = resolve(FINE_TUNE, &["parallel.ranks=2"]).unwrap().validate().unwrap();
     let expected = Job {
         model: ModelSource::Folder("models/tiny".into()),
         data: DataJob {
@@ -90,6 +90,14 @@ fn fills_in_every_default() {
             final_learning_rate: 0.0,
         },
         precision: PrecisionJob { mode: Precision::F32, gradients: Precision::F32 },
+        parallel: ParallelJob {
+            ranks: 2,
+            zero: 0,
+            dp_replicate: 2,
+            dp_shard: 1,
+            timeout: 600,
+            check_every: Some(100),
+        },
         memory: MemoryJob { budget: None, recompute: Recompute::None, exact: Exactness::Report },
         checkpoint: CheckpointJob { every: None, keep: 2 },
         export: ExportJob { dtype: ExportType::Float32, max_shard_bytes: 5_000_000_000 },
@@ -116,8 +124,12 @@ fn takes_every_key() {
         "checkpoint.every=5",
         "run.dir=out",
         "run.threads=4",
+        "parallel.ranks=2",
+        "parallel.zero=3",
+        "parallel.timeout=30",
+        "parallel.check_every=0",
     ];
-    let job = resolve(FROM_TABLE, &sets).unwrap().validate(2).unwrap();
+    let job = resolve(FROM_TABLE, &sets).unwrap().validate().unwrap();
     let config = serde_json::json!({
         "model_type": "llama", "hidden_size": 64, "rope_scaling": {"factor": 2.0, "type": "linear"}
     });
@@ -132,13 +144,17 @@ fn takes_every_key() {
         MemoryJob { budget: Some(2 << 30), recompute: Recompute::Full, exact: Exactness::Report }
     );
     assert_eq!(job.run, RunJob { dir: "out".into(), threads: Some(4) });
+    assert_eq!(
+        job.parallel,
+        ParallelJob { ranks: 2, zero: 3, dp_replicate: 1, dp_shard: 2, timeout: 30, check_every: None }
+    );
 }
 
 #[test]
 fn bf16_gradients_are_the_default_of_one_micro_batch_a_step_alone() {
     let of = |sets: &[&str]| {
         let job = resolve(FINE_TUNE, &[&["precision.mode=bf16"], sets].concat()).unwrap();
-        job.validate(1).map(|job| (job.precision, job.export.dtype))
+        job.validate().map(|job| (job.precision, job.export.dtype))
     };
     let low = |gradients| (PrecisionJob { mode: Precision::Bf16, gradients }, ExportType::BFloat16);
     assert_eq!(of(&[]), Ok(low(Precision::Bf16)));
@@ -167,13 +183,13 @@ fn takes_a_schedule_with_a_stable_part_and_an_early_stop() {
         "train.stop_patience=3",
         "train.stop_min_delta=0.01",
     ];
-    let job = resolve(FINE_TUNE, &sets).unwrap().validate(1).unwrap();
+    let job = resolve(FINE_TUNE, &sets).unwrap().validate().unwrap();
     assert_eq!(job.train.stop, Some(EarlyStop { patience: 3, min_delta: 0.01 }));
     assert_eq!(job.optimizer.no_decay, ["model.embed_tokens.*"]);
     let o = &job.optimizer;
     assert_eq!((o.schedule, o.warmup, o.decay), (Schedule::Wsd, Span::Share(0.2), Some(Span::Share(0.1))));
     let job = resolve(FINE_TUNE, &[&sets[..], &["optimizer.decay_steps=4"]].concat()).unwrap();
-    assert_eq!(job.validate(1).unwrap().optimizer.decay, Some(Span::Steps(4)));
+    assert_eq!(job.validate().unwrap().optimizer.decay, Some(Span::Steps(4)));
     assert_eq!((Span::Share(0.25).of(10), Span::Share(1.0).of(7), Span::Steps(4).of(7)), (3, 7, 4));
 }
 
@@ -205,7 +221,7 @@ fn ac_1970_ac_3369_accumulation_has_one_place() {
 #[test]
 fn takes_the_path_of_a_config() {
     let text = FINE_TUNE.replace("path = 'models/tiny'", "config = 'c.json'");
-    let job = resolve(&text, &["data.tokenizer=t.json"]).unwrap().validate(1).unwrap();
+    let job = resolve(&text, &["data.tokenizer=t.json"]).unwrap().validate().unwrap();
     assert_eq!(job.model, ModelSource::ConfigFile("c.json".into()));
     assert_eq!(job.data.tokenizer, "t.json");
 }
@@ -219,7 +235,7 @@ fn every_choice_of_the_schema_has_a_variant() {
             // Gradients in bf16 are refused beside weights in f32.
             let beside = (set == "precision.gradients=bf16").then_some("precision.mode=bf16");
             let sets: Vec<&str> = [&*set].into_iter().chain(beside).collect();
-            assert!(resolve(FINE_TUNE, &sets).unwrap().validate(1).is_ok(), "{set}");
+            assert!(resolve(FINE_TUNE, &sets).unwrap().validate().is_ok(), "{set}");
         }
     }
 }
@@ -234,7 +250,7 @@ fn refuses_unknown_names_with_the_nearest() {
         (
             "zzz.a=1",
             "[zzz]: no such section; the sections are [model], [data], [train], [optimizer], [precision], \
-             [memory], [checkpoint], [export], [run]",
+             [parallel], [memory], [checkpoint], [export], [run]",
         ),
         (
             "optimizer.schedule=cosin",
@@ -255,7 +271,7 @@ fn refuses_unknown_names_with_the_nearest() {
         [
             "stepz: stands in no section; did you mean train.steps?",
             "qq: stands in no section; the sections are [model], [data], [train], [optimizer], [precision], \
-             [memory], [checkpoint], [export], [run]",
+             [parallel], [memory], [checkpoint], [export], [run]",
             "memory: expected a section [memory] with keys, got a whole number",
         ]
     );
@@ -345,7 +361,7 @@ fn reads_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("small.toml");
     std::fs::write(&path, FINE_TUNE).unwrap();
-    let job = load(&path, &["train.seed=3".to_owned()]).unwrap().validate(1).unwrap();
+    let job = load(&path, &["train.seed=3".to_owned()]).unwrap().validate().unwrap();
     assert_eq!((job.train.seed, job.run.dir), (3, "runs/small".into()));
     let error = load(&path, &["train.seed".to_owned()]).unwrap_err().to_string();
     assert!(error.starts_with("--set train.seed: there is no ="), "{error}");

@@ -7,7 +7,7 @@ use toml::Value;
 
 use super::sources::{self, DataFrom};
 use super::values::Values;
-use super::{JobError, bytes, relations, to_json};
+use super::{JobError, ParallelJob, bytes, parallel, relations, to_json};
 
 /// A checked job. Paths are as written: relative ones start from the current working directory.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +22,8 @@ pub struct Job {
     pub optimizer: OptimizerJob,
     /// In what numbers the model is trained.
     pub precision: PrecisionJob,
+    /// How many ranks there are.
+    pub parallel: ParallelJob,
     /// How much memory may be used.
     pub memory: MemoryJob,
     /// When the state is saved.
@@ -239,7 +241,7 @@ pub enum ExportType {
 /// `[memory]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryJob {
-    /// Bytes the run may use, at least 1; `None` is what the machine has available.
+    /// Bytes that each rank may use, at least 1; `None` is its share of what the machine has available.
     pub budget: Option<u64>,
     /// Which activations are computed again in the backward pass.
     pub recompute: Recompute,
@@ -281,20 +283,20 @@ pub struct CheckpointJob {
 pub struct RunJob {
     /// Folder the run writes to.
     pub dir: PathBuf,
-    /// Threads that compute, at least 1; `None` takes all cores.
+    /// Threads that compute, all ranks' together, at least 1; `None` takes all cores.
     pub threads: Option<usize>,
 }
 
-/// Checks that `values` go together for this many data-parallel `ranks`, and types them.
-pub(super) fn validate(values: &Values, ranks: usize) -> Result<Job, JobError> {
-    let batches = relations::batches(values, ranks);
+/// Checks that `values` go together, and types them.
+pub(super) fn validate(values: &Values) -> Result<Job, JobError> {
+    let batches = parallel::ranks(values).and_then(|ranks| relations::batches(values, ranks));
     let length = batches.clone().and_then(|(global_batch, _)| length(values, global_batch));
     let steps = length.as_ref().map_or_else(|_| values.read("train.steps"), |length| length.steps());
     let mut problems = relations::contradictions(values, steps);
     if let Ok((_, micro_batches)) = batches {
         problems.extend(relations::bf16_sums(values, micro_batches));
     }
-    // What is wrong with the batches leaves the length open, and is its error too.
+    // What is wrong with the ranks or the batches leaves the length open, and is its error too.
     if let Err(error) = &length {
         problems.extend_from_slice(error.messages());
     }
@@ -324,6 +326,7 @@ pub(super) fn validate(values: &Values, ranks: usize) -> Result<Job, JobError> {
         },
         optimizer: optimizer(values)?,
         precision: precision(values, micro_batches)?,
+        parallel: parallel::validated(values)?,
         memory: MemoryJob {
             budget: size(values, "memory.budget"),
             recompute: values.need("memory.recompute")?,

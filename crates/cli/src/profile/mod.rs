@@ -15,6 +15,7 @@ use measure::Effort;
 use memwall_tensor::device::{MatmulDims, MatmulLayout};
 use memwall_tensor::{DType, Description, OutOfMemory};
 use saved::Unusable;
+use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -98,7 +99,7 @@ fn table(profile: &Profile) -> String {
 }
 
 /// The rate of matrix products that MFU refers to.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Peak {
     /// FLOP/s.
     pub(crate) flops: f64,
@@ -107,7 +108,7 @@ pub(crate) struct Peak {
 }
 
 /// Where a peak comes from.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Source {
     /// The saved profile.
     Saved { date: String, quick: bool },

@@ -151,3 +151,62 @@ pub fn tensors(path: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
         })
         .collect()
 }
+
+/// A process on this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process {
+    pub pid: u32,
+    /// The rank that it is; `None` for one that supervises, or is not yet one.
+    pub rank: Option<u64>,
+}
+
+impl Process {
+    /// Sends it a signal, as `kill` names it.
+    pub fn signal(self, signal: &str) {
+        // It may have ended meanwhile.
+        let _ = Command::new("kill")
+            .args([signal, &self.pid.to_string()])
+            .stderr(std::process::Stdio::null())
+            .status();
+    }
+}
+
+impl Place {
+    /// All processes that run in this folder, whoever their parent is.
+    pub fn processes(&self) -> Vec<Process> {
+        let here = self.dir.path().canonicalize().unwrap();
+        let pids =
+            std::fs::read_dir("/proc").unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok());
+        let ours = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd == here);
+        pids.filter(ours).map(|pid| Process { pid, rank: rank_of(pid) }).collect()
+    }
+
+    /// Waits until there is no process here, and fails after ten seconds.
+    pub fn wait_for_nobody(&self) {
+        let begin = std::time::Instant::now();
+        while !self.processes().is_empty() {
+            assert!(begin.elapsed().as_secs() < 10, "left behind: {:?}", self.processes());
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+}
+
+/// The rank in a process's environment.
+fn rank_of(pid: u32) -> Option<u64> {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let value = environment.split(|b| *b == 0).find_map(|v| v.strip_prefix(b"MEMWALL_RANK="))?;
+    serde_json::from_slice::<Value>(value).ok()?["rank"].as_u64()
+}
+
+/// The end of a process that must end within ten seconds.
+pub fn ended(mut child: Child) -> Output {
+    let begin = std::time::Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begin.elapsed().as_secs() >= 10 {
+            let _ = child.kill();
+            panic!("it hangs: {:?}", child.wait_with_output().unwrap());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
+}
