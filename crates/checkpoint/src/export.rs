@@ -55,7 +55,7 @@ impl<D: Device> Source for &Rank<D> {
 
     fn read(&mut self, param: ParamId, first: usize, piece: &mut [f32]) -> Result<(), CheckpointError> {
         let part = self.part(Part::Weight, param).part(first, piece.len());
-        self.device().read(part, bytemuck::cast_slice_mut(piece));
+        self.device().read_floats(part, piece);
         Ok(())
     }
 }

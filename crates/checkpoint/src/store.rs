@@ -226,8 +226,10 @@ fn to_json(folder: &Path, record: &FileRecord) -> Result<Vec<u8>, CheckpointErro
 /// The tensors of a file of a checkpoint, whole, in order.
 fn tensors(spec: &ModelSpec, parts: &Parts) -> Vec<(Part, ParamId, Entry)> {
     let named = |(part, prefix): &(Part, &str)| {
-        let params = entries(spec).into_iter().enumerate();
         let (part, prefix) = (*part, *prefix);
+        // What is frozen has no moments.
+        let params = entries(spec).into_iter().enumerate();
+        let params = params.filter(move |(i, _)| part == Part::Weight || !spec.params[*i].frozen);
         params
             .map(|(i, e)| (part, ParamId(i), Entry { name: format!("{prefix}{}", e.name), shape: e.shape }))
             .collect::<Vec<_>>()
@@ -260,7 +262,7 @@ fn write_parts<D: Device>(
     let record = tensor_write::write(disk, path, encoding, &written, &mut |number, first, piece| {
         let (part, param, at) = places[number];
         let slice = rank.part(part, param).part(at + first, piece.len());
-        rank.device().read(slice, bytemuck::cast_slice_mut(piece));
+        rank.device().read_floats(slice, piece);
         Ok(())
     })?;
     Ok(FileRecord { slices, ..record })

@@ -138,7 +138,7 @@ impl TensorFile {
                     dtype: chunk.dtype.name(),
                 });
             }
-            device.write(dst.reborrow().part(at, chunk.values.len()), chunk.f32_bytes);
+            device.write_floats(dst.reborrow().part(at, chunk.values.len()), chunk.values);
             at += chunk.values.len();
         }
         Ok(())
@@ -198,8 +198,6 @@ pub(crate) struct Elements<'a> {
 pub(crate) struct Chunk<'a> {
     pub(crate) dtype: FloatType,
     pub(crate) values: &'a [f32],
-    /// The same as bytes.
-    pub(crate) f32_bytes: &'a [u8],
 }
 
 impl Elements<'_> {
@@ -222,6 +220,6 @@ impl Elements<'_> {
         self.left -= n;
         let values = &mut self.values[..n];
         self.dtype.decode(stored, values);
-        Ok(Some(Chunk { dtype: self.dtype, values, f32_bytes: bytemuck::cast_slice(values) }))
+        Ok(Some(Chunk { dtype: self.dtype, values }))
     }
 }

@@ -84,16 +84,17 @@ impl<D: Device> Rank<D> {
     fn compare(&self, common: &mut Common<D>) -> Result<(), EngineError> {
         let units = 0..self.first.len();
         if self.shares.zero() != Zero::Three {
-            let weights: Vec<u64> =
-                units.clone().map(|unit| self.hash(0, self.weights.flat(unit).view().slice)).collect();
+            let whole = |unit| self.weights.all_of(unit).fold(0, |hash, t| self.hash(hash, t.view().slice));
+            let weights: Vec<u64> = units.clone().map(whole).collect();
             self.same(common, self.groups.data.as_ref(), "weights", &weights)?;
         }
         if self.groups.replicate.size() > 1 {
             let state = |unit: usize| {
                 let masters = self.masters.as_ref().map(|m| &m[unit]);
-                let shard = (self.shares.zero() == Zero::Three).then(|| self.weights.flat(unit));
-                let parts = [Some(&self.first[unit]), Some(&self.second[unit]), masters, shard];
-                parts.into_iter().flatten().fold(0, |hash, t| self.hash(hash, t.view().slice))
+                let shards = (self.shares.zero() == Zero::Three).then(|| self.weights.all_of(unit));
+                let parts = [Some(&self.first[unit]), Some(&self.second[unit]), masters];
+                let all = parts.into_iter().flatten().chain(shards.into_iter().flatten());
+                all.fold(0, |hash, t| self.hash(hash, t.view().slice))
             };
             let state: Vec<u64> = units.map(state).collect();
             self.same(common, self.groups.replicate.as_ref(), "optimizer state", &state)?;

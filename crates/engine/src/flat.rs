@@ -21,9 +21,11 @@ pub struct Segment {
     pub shape: Shape,
     /// Whether weight decay applies.
     pub decay: bool,
+    /// Whether it lies in the unit's frozen buffer.
+    pub frozen: bool,
 }
 
-/// One unit's flat buffer.
+/// A flat buffer of one unit: of its trained parameters, or of its frozen ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlatUnit {
     /// Parameters in order; gaps between them are zero, always.
@@ -42,8 +44,10 @@ impl Segment {
 /// The flat buffers of a model, and where each parameter is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlatLayout {
-    /// One for each unit, in forward order.
+    /// Trained parameters, one for each unit, in forward order.
     pub units: Vec<FlatUnit>,
+    /// Frozen parameters, one for each unit; of most units empty.
+    pub frozen: Vec<FlatUnit>,
     places: Vec<(usize, Segment)>,
 }
 
@@ -54,24 +58,37 @@ impl FlatLayout {
     /// When a parameter has other than one or two dims; no spec has.
     pub fn new(spec: &ModelSpec, parts: usize) -> Self {
         let mut places = vec![None; spec.params.len()];
-        let mut units = Vec::with_capacity(spec.units.len());
-        for (index, unit) in spec.units.iter().enumerate() {
-            let (mut segments, mut end) = (Vec::new(), 0usize);
-            for &param in &unit.params {
-                let p = spec.param(param);
-                let shape = Shape::from_dims(&p.shape).expect("parameters are vectors or matrices");
-                let segment = Segment { param, offset: end.next_multiple_of(ALIGN), shape, decay: p.decay };
-                end = segment.offset + shape.len();
-                segments.push(segment);
-                places[param.0] = Some((index, segment));
-            }
-            units.push(FlatUnit { segments, len: end.next_multiple_of(BLOCK * parts) });
-        }
+        let mut flat = |frozen: bool| -> Vec<FlatUnit> {
+            let mut lay_out = |(index, params): (usize, &Vec<ParamId>)| {
+                let (mut segments, mut end) = (Vec::new(), 0usize);
+                for &param in params {
+                    let p = spec.param(param);
+                    if p.frozen != frozen {
+                        continue;
+                    }
+                    let shape = Shape::from_dims(&p.shape).expect("parameters are vectors or matrices");
+                    let offset = end.next_multiple_of(ALIGN);
+                    let segment = Segment { param, offset, shape, decay: p.decay, frozen };
+                    end = segment.offset + shape.len();
+                    segments.push(segment);
+                    places[param.0] = Some((index, segment));
+                }
+                FlatUnit { segments, len: end.next_multiple_of(BLOCK * parts) }
+            };
+            spec.units.iter().map(|unit| &unit.params).enumerate().map(&mut lay_out).collect()
+        };
+        let (units, frozen) = (flat(false), flat(true));
         let places = places.into_iter().map(|p| p.expect("every parameter has one owner")).collect();
-        Self { units, places }
+        Self { units, frozen, places }
     }
 
-    /// The unit that owns a parameter, and its place there.
+    /// The buffer that a parameter lies in.
+    pub fn flat(&self, param: ParamId) -> &FlatUnit {
+        let (unit, segment) = self.places[param.0];
+        if segment.frozen { &self.frozen[unit] } else { &self.units[unit] }
+    }
+
+    /// The unit that owns a parameter, and its place in the buffer.
     pub fn place(&self, param: ParamId) -> (usize, Segment) {
         self.places[param.0]
     }

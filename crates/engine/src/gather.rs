@@ -8,40 +8,53 @@ use memwall_model::{ModelSpec, UnitKind};
 use memwall_tensor::device::{Device, Memory};
 use memwall_tensor::{Category, DType, Shape, Tensor};
 
-/// A turn of a pass: the units whose weights it needs, each with the slot that they are gathered in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Turn([Option<(usize, usize)>; 2]);
+/// A turn of a pass: the buffers that it needs whole, each with the slot that it is gathered in. Buffers are numbered as in
+/// [`crate::Weights`]: of each unit the trained weights, then of each unit the frozen ones.
+type Turn = Vec<(usize, usize)>;
 
-/// Slots that units take in turns.
+/// Slots that units take in turns; one more is for a tied head's own weights, and there are as many again for frozen weights.
 const SLOTS: usize = 2;
 
-/// The turns of a pass over a model of `units` units: embedding, blocks, head, and when `training` the blocks backward. The
+/// The turns of a pass over a model: embedding, blocks, head, and when `training` the blocks backward. The
 /// embedding's backward needs no weights. A slot that still holds what a turn needs is not gathered again: of the last block,
 /// forward and backward lie two turns apart.
-fn turns(units: usize, tied: bool, training: bool) -> Vec<Turn> {
+fn turns(layout: &FlatLayout, tied: bool, training: bool) -> Vec<Turn> {
+    let units = layout.units.len();
     let last = units - 1;
     let forward = (0..last).map(|unit| [Some(unit), None]);
     // A tied head reads the embedding's table, and its own norm, which is small and has a slot of its own.
     let head = if tied { [Some(0), Some(last)] } else { [Some(last), None] };
     let backward = (1..last).rev().map(|unit| [Some(unit), None]).filter(|_| training);
     let needs = forward.chain([head]).chain(backward);
+    let buffers = |(unit, slot): (usize, usize)| {
+        let trained = (layout.units[unit].len > 0).then_some((unit, slot));
+        let frozen = (layout.frozen[unit].len > 0).then_some((units + unit, SLOTS + 1 + slot));
+        trained.into_iter().chain(frozen)
+    };
     let slots = |(turn, [main, small]): (usize, [Option<usize>; 2])| {
-        Turn([main.map(|unit| (unit, turn % SLOTS)), small.map(|unit| (unit, SLOTS))])
+        let main = main.map(|unit| (unit, turn % SLOTS));
+        main.into_iter().chain(small.map(|unit| (unit, SLOTS))).flat_map(buffers).collect()
     };
     needs.enumerate().map(slots).collect()
 }
 
-/// Room for a unit's whole weights.
+/// Elements of a buffer.
+fn len(layout: &FlatLayout, id: usize) -> usize {
+    let units = layout.units.len();
+    if id < units { layout.units[id].len } else { layout.frozen[id - units].len }
+}
+
+/// Room for a whole buffer.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "there are three, which are moved whole")]
 enum Slot<D: Memory> {
     /// Nothing that counts.
     Idle(Tensor<D>),
-    /// This unit's weights.
+    /// This buffer.
     Whole(usize, Tensor<D>),
-    /// This unit's weights, on their way.
+    /// This buffer, on its way.
     Flying(usize, Pending<D>),
-    /// A collective that failed has it.
+    /// A collective that failed has it, or nothing is ever gathered in it.
     Lost,
 }
 
@@ -69,19 +82,22 @@ impl<D: Device> Gather<D> {
         layout: &FlatLayout,
         dtype: DType,
     ) -> Result<Self, EngineError> {
-        let (units, tied) = (layout.units.len(), is_tied(spec));
-        let small = tied.then_some(units - 1);
-        let largest =
-            (0..units).filter(|u| Some(*u) != small).map(|u| layout.units[u].len).max().unwrap_or(0);
+        let turns = [false, true].map(|training| turns(layout, is_tied(spec), training));
+        let mut lens = [0; 2 * (SLOTS + 1)];
+        for (id, slot) in turns.iter().flatten().flatten() {
+            lens[*slot] = lens[*slot].max(len(layout, *id));
+        }
         let slot = |len: usize| {
+            if len == 0 {
+                return Ok(Slot::Lost);
+            }
             device.ledger().operation("gathered weights");
             let shape = Shape::vector(len);
             Ok(Slot::Idle(Tensor::new(device, shape, dtype, Placements::REPLICATED, Category::Gathered)?))
         };
-        let lens = [largest; SLOTS].into_iter().chain(small.map(|unit| layout.units[unit].len));
         Ok(Self {
-            slots: lens.map(slot).collect::<Result<_, EngineError>>()?,
-            turns: [false, true].map(|training| turns(units, tied, training)),
+            slots: lens.into_iter().map(slot).collect::<Result<_, EngineError>>()?,
+            turns,
             training: false,
             next: 0,
         })
@@ -107,9 +123,8 @@ impl<D: Device> Gather<D> {
         shards: &mut [Option<Tensor<D>>],
     ) -> Result<(), CommError> {
         let turns = &self.turns[usize::from(self.training)];
-        let turn = |at: usize| turns.get(at).into_iter().flat_map(|turn| turn.0).flatten();
-        let (now, then) = (self.next, self.next + 1);
-        let (now, then): (Vec<_>, Vec<_>) = (turn(now).collect(), turn(then).collect());
+        let turn = |at: usize| turns.get(at).cloned().unwrap_or_default();
+        let (now, then) = (turn(self.next), turn(self.next + 1));
         self.next += 1;
         for (unit, slot) in now {
             self.send_for(device, group, layout, shards, unit, slot)?;
@@ -141,7 +156,7 @@ impl<D: Device> Gather<D> {
             Slot::Idle(whole) | Slot::Whole(_, whole) => whole,
             Slot::Flying(..) | Slot::Lost => panic!("a slot is free before another unit's turn"),
         };
-        let whole = whole.window(0, Shape::vector(layout.units[unit].len));
+        let whole = whole.window(0, Shape::vector(len(layout, unit)));
         let part = Some(shards[unit].take().expect("a shard that is not being gathered is here"));
         self.slots[slot] = Slot::Flying(unit, group.start(device, Call::AllGather { part, whole })?);
         Ok(())
@@ -149,13 +164,12 @@ impl<D: Device> Gather<D> {
 }
 
 impl<D: Memory> Gather<D> {
-    /// A unit's whole weights.
-    pub(crate) fn whole(&self, unit: usize) -> &Tensor<D> {
-        let held = self.slots.iter().find_map(|slot| match slot {
-            Slot::Whole(u, whole) if *u == unit => Some(whole),
+    /// A buffer, where it is whole.
+    pub(crate) fn whole(&self, id: usize) -> Option<&Tensor<D>> {
+        self.slots.iter().find_map(|slot| match slot {
+            Slot::Whole(held, whole) if *held == id => Some(whole),
             _ => None,
-        });
-        held.expect("a unit's weights are gathered before its turn")
+        })
     }
 }
 
@@ -170,21 +184,28 @@ pub(crate) fn is_tied(spec: &ModelSpec) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memwall_model::ModelConfig;
 
     #[test]
-    fn a_turn_and_the_next_never_share_a_slot_for_different_units() {
-        for units in 3..9 {
+    fn a_turn_and_the_next_never_share_a_slot_for_different_buffers() {
+        for layers in 1..7 {
             for (tied, training) in [(false, false), (false, true), (true, false), (true, true)] {
-                let turns = turns(units, tied, training);
+                let config = serde_json::json!({
+                    "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": layers, "num_attention_heads": 2,
+                    "vocab_size": 31, "tie_word_embeddings": tied,
+                });
+                let mut spec = ModelSpec::new(ModelConfig::from_value(&config).unwrap());
+                spec.params.iter_mut().filter(|p| p.shape.len() == 1).for_each(|p| p.frozen = true);
+                let (layout, units) = (FlatLayout::new(&spec, 2), spec.units.len());
+                let turns = turns(&layout, tied, training);
                 for pair in turns.windows(2) {
-                    for (unit, slot) in pair[0].0.into_iter().flatten() {
-                        for (other, same) in pair[1].0.into_iter().flatten() {
-                            assert!(slot != same || unit == other, "{pair:?}");
-                        }
+                    for (id, slot) in &pair[0] {
+                        assert!(pair[1].iter().all(|(other, same)| slot != same || id == other), "{pair:?}");
                     }
                 }
-                let visited: Vec<usize> = turns.iter().map(|t| t.0[0].unwrap().0).collect();
-                assert_eq!(visited.len(), if training { 2 * units - 2 } else { units });
+                assert_eq!(turns.len(), if training { 2 * units - 2 } else { units });
+                // Blocks have both kinds of weights, and a head its norm and a matrix.
+                assert!(turns[1].len() == 2 && turns[units - 1].len() == 2, "{turns:?}");
             }
         }
     }

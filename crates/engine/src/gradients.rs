@@ -59,8 +59,9 @@ impl<D: Device> Gradients<D> {
     ) -> Result<Self, EngineError> {
         let dtype = settings.gradient_type();
         let held = |len| shares.gradients(len);
-        let sums =
-            zeroed(device, "gradients", layout, dtype, Category::Gradients, held, |_, _| shares.owed())?;
+        let sums = zeroed(device, "gradients", &layout.units, dtype, Category::Gradients, held, |_, _| {
+            shares.owed()
+        })?;
         let mut work = Vec::new();
         if shares.zero() >= Zero::Two {
             let largest = layout.units.iter().map(|unit| unit.len).max().unwrap_or(0);

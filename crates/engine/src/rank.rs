@@ -65,7 +65,7 @@ impl<D: Device> Rank<D> {
         let state = |name, category| {
             let own = |len| shares.own(len);
             let placed = |range: &Range<usize>, len| shares.held(range, len);
-            zeroed(&device, name, layout, DType::F32, category, own, placed)
+            zeroed(&device, name, &layout.units, DType::F32, category, own, placed)
         };
         let rounded = settings.precision != Precision::F32;
         Ok(Self {
@@ -135,10 +135,11 @@ impl<D: Device> Rank<D> {
     /// in the unit's buffer.
     fn piece(&self, part: Part, param: ParamId) -> (usize, Range<usize>, Range<usize>) {
         let layout = self.weights.layout();
-        let (unit, _) = layout.place(param);
-        let len = layout.units[unit].len;
+        let ((unit, segment), len) = (layout.place(param), layout.flat(param).len);
         let held = match part {
-            Part::Weight if self.masters.is_none() => self.shares.weights(len),
+            Part::Weight if segment.frozen || self.masters.is_none() => self.shares.weights(len),
+            // What is frozen has no moments.
+            _ if segment.frozen => 0..0,
             _ => self.shares.own(len),
         };
         let (elements, at) = piece(layout, param, &held);
@@ -150,11 +151,12 @@ impl<D: Device> Rank<D> {
         self.piece(part, param).1
     }
 
-    /// What this rank holds of a part of a parameter's state, to read.
+    /// What this rank holds of a part of a parameter's state, to read: f32, but for the weights of what is frozen in bf16.
     pub fn part(&self, part: Part, param: ParamId) -> Slice<'_, D::Buf> {
         let (unit, _, at) = self.piece(part, param);
-        let flat = match (part, &self.masters) {
-            (Part::Weight, None) => self.weights.flat(unit),
+        let masters = self.masters.as_ref().filter(|_| !self.spec.param(param).frozen);
+        let flat = match (part, masters) {
+            (Part::Weight, None) => self.weights.of(param),
             (Part::Weight, Some(masters)) => &masters[unit],
             (Part::FirstMoment, _) => &self.first[unit],
             (Part::SecondMoment, _) => &self.second[unit],
@@ -165,8 +167,9 @@ impl<D: Device> Rank<D> {
     /// What this rank holds of a part of a parameter's state, to write.
     pub fn part_mut(&mut self, part: Part, param: ParamId) -> (&D, SliceMut<'_, D::Buf>) {
         let (unit, _, at) = self.piece(part, param);
-        let flat = match (part, &mut self.masters) {
-            (Part::Weight, None) => self.weights.flat_mut(unit),
+        let frozen = self.spec.param(param).frozen;
+        let flat = match (part, self.masters.as_mut().filter(|_| !frozen)) {
+            (Part::Weight, None) => self.weights.of_mut(param),
             (Part::Weight, Some(masters)) => {
                 self.stale = true;
                 &mut masters[unit]
@@ -190,18 +193,21 @@ impl<D: Device> Rank<D> {
         self.shares.zero() == Zero::None || self.masters.is_none() && self.shares.zero() != Zero::Three
     }
 
-    /// The elements of a parameter that this rank's optimizer updates. Over the ranks of a sharding group they are the whole
-    /// parameter, once; groups of replicas hold the same.
+    /// The elements of a parameter that are this rank's to update, or to save where it is frozen. Over the ranks of a sharding
+    /// group they are the whole parameter, once; groups of replicas hold the same.
     pub fn owned(&self, param: ParamId) -> Range<usize> {
         let layout = self.weights.layout();
-        let (unit, _) = layout.place(param);
-        piece(layout, param, &self.shares.own(layout.units[unit].len)).0
+        piece(layout, param, &self.shares.own(layout.flat(param).len)).0
     }
 
-    /// The last step's gradient of a parameter, rounded to f32: of the elements that this rank's optimizer updates.
+    /// The last step's gradient of a parameter, rounded to f32: of the elements that this rank's optimizer updates. Of what is
+    /// frozen there is none.
     pub fn gradient(&self, param: ParamId) -> Vec<f32> {
         let layout = self.weights.layout();
-        let (unit, _) = layout.place(param);
+        let (unit, segment) = layout.place(param);
+        if segment.frozen {
+            return Vec::new();
+        }
         let (_, at) = piece(layout, param, &self.shares.own(layout.units[unit].len));
         let slice = self.gradients.slice(unit, at);
         match slice.dtype() {

@@ -23,7 +23,12 @@ impl<'a, D: Device> GradSink<'a, D> {
         Self { device, layout, gradients }
     }
 
-    /// Has `compute(destination, accumulate)` compute the gradient of one use of `param`.
+    /// Whether `param` is trained: of what is frozen no gradient is asked for.
+    pub fn wants(&self, param: ParamId) -> bool {
+        !self.layout.place(param).1.frozen
+    }
+
+    /// Has `compute(destination, accumulate)` compute the gradient of one use of `param`, where that is trained.
     ///
     /// # Errors
     /// Those of `compute`; out of memory.
@@ -32,6 +37,9 @@ impl<'a, D: Device> GradSink<'a, D> {
         param: ParamId,
         compute: impl FnOnce(ViewMut<'_, D>, bool) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        if !self.wants(param) {
+            return Ok(());
+        }
         let shape = self.layout.place(param).1.shape;
         let (sum, seen) = self.gradients.entry(self.layout, param);
         if sum.dtype() == DType::F32 {

@@ -2,8 +2,9 @@
 
 use crate::gather::Gather;
 use crate::shares::Shares;
-use crate::{EngineError, FlatLayout, Zero};
+use crate::{EngineError, FlatLayout, FlatUnit, Zero};
 use memwall_comm::Group;
+use memwall_layout::Placements;
 use memwall_model::{Init, ModelSpec, ParamId, ParamSpec};
 use memwall_tensor::device::{Device, Memory};
 use memwall_tensor::{Category, DType, Shape, SliceMut, Tensor, View, math};
@@ -13,7 +14,8 @@ use std::ops::Range;
 #[derive(Debug)]
 pub struct Weights<D: Memory> {
     layout: FlatLayout,
-    /// Away while others may be reading it.
+    /// Of each unit the trained ones, then of each unit the frozen ones, where it has such. Away while others may be reading
+    /// it.
     flat: Vec<Option<Tensor<D>>>,
     gather: Option<Gather<D>>,
 }
@@ -23,7 +25,8 @@ pub struct Weights<D: Memory> {
 pub struct Lease<'a, D: Memory> {
     layout: &'a FlatLayout,
     unit: usize,
-    flat: View<'a, D>,
+    /// Trained and frozen parameters.
+    flat: [Option<View<'a, D>>; 2],
 }
 
 const HERE: &str = "weights that are not being gathered are here";
@@ -35,16 +38,8 @@ impl<D: Device> Weights<D> {
     /// Out of memory.
     pub fn new(device: &D, spec: &ModelSpec, dtype: DType) -> Result<Self, EngineError> {
         let layout = FlatLayout::new(spec, 1);
-        let flat = zeroed(
-            device,
-            "weights",
-            &layout,
-            dtype,
-            Category::Weights,
-            |len| 0..len,
-            |_, _| memwall_layout::Placements::REPLICATED,
-        )?;
-        Ok(Self { layout, flat: flat.into_iter().map(Some).collect(), gather: None })
+        let flat = allocate(device, &layout, dtype, |len| 0..len, |_, _| Placements::REPLICATED)?;
+        Ok(Self { layout, flat, gather: None })
     }
 
     /// The same for a rank that has a share in them.
@@ -60,10 +55,10 @@ impl<D: Device> Weights<D> {
         let layout = FlatLayout::new(spec, shares.parts());
         let held = |len| shares.weights(len);
         let placed = |range: &Range<usize>, len| shares.held(range, len);
-        let flat = zeroed(device, "weights", &layout, dtype, Category::Weights, held, placed)?;
+        let flat = allocate(device, &layout, dtype, held, placed)?;
         let gather =
             (shares.zero() == Zero::Three).then(|| Gather::new(device, spec, &layout, dtype)).transpose()?;
-        Ok(Self { layout, flat: flat.into_iter().map(Some).collect(), gather })
+        Ok(Self { layout, flat, gather })
     }
 
     /// A pass over the units begins: forward, and when `training` backward. What was gathered before is forgotten.
@@ -89,11 +84,12 @@ impl<D: Device> Weights<D> {
     /// # Panics
     /// When the unit's weights are elsewhere, and it is not its turn.
     pub fn lease(&self, unit: usize) -> Lease<'_, D> {
-        let flat = match &self.gather {
-            Some(gather) => gather.whole(unit),
-            None => self.flat[unit].as_ref().expect(HERE),
+        let whole = |id: usize| match &self.gather {
+            Some(gather) => gather.whole(id),
+            None => self.flat[id].as_ref(),
         };
-        Lease { layout: &self.layout, unit, flat: flat.view() }
+        let flat = [unit, self.layout.units.len() + unit].map(|id| whole(id).map(Tensor::view));
+        Lease { layout: &self.layout, unit, flat }
     }
 
     /// Where parameters lie.
@@ -103,16 +99,33 @@ impl<D: Device> Weights<D> {
 
     /// The elements of one parameter, to write.
     pub fn parameter_mut(&mut self, param: ParamId) -> SliceMut<'_, D::Buf> {
-        let (unit, s) = self.layout.place(param);
-        self.flat_mut(unit).view_mut().slice.part(s.offset, s.shape.len())
+        let (_, s) = self.layout.place(param);
+        self.of_mut(param).view_mut().slice.part(s.offset, s.shape.len())
     }
 
-    /// What of a unit's weights lies here between uses.
-    pub(crate) fn flat(&self, unit: usize) -> &Tensor<D> {
-        self.flat[unit].as_ref().expect(HERE)
+    /// Number of the buffer that a parameter lies in.
+    fn id(&self, param: ParamId) -> usize {
+        let (unit, s) = self.layout.place(param);
+        if s.frozen { self.layout.units.len() + unit } else { unit }
+    }
+
+    /// What lies here between uses of the buffer of a parameter.
+    pub(crate) fn of(&self, param: ParamId) -> &Tensor<D> {
+        self.flat[self.id(param)].as_ref().expect(HERE)
     }
 
     /// The same, to write.
+    pub(crate) fn of_mut(&mut self, param: ParamId) -> &mut Tensor<D> {
+        let id = self.id(param);
+        self.flat[id].as_mut().expect(HERE)
+    }
+
+    /// All that lies here of a unit's weights between uses.
+    pub(crate) fn all_of(&self, unit: usize) -> impl Iterator<Item = &Tensor<D>> {
+        [unit, self.layout.units.len() + unit].into_iter().filter_map(|id| self.flat[id].as_ref())
+    }
+
+    /// What of a unit's trained weights lies here between uses.
     pub(crate) fn flat_mut(&mut self, unit: usize) -> &mut Tensor<D> {
         self.flat[unit].as_mut().expect(HERE)
     }
@@ -136,11 +149,8 @@ impl<'a, D: Memory> Lease<'a, D> {
     pub fn get(&self, param: ParamId) -> View<'a, D> {
         let (unit, s) = self.layout.place(param);
         assert_eq!(unit, self.unit, "the lease is of another unit");
-        View {
-            slice: self.flat.slice.part(s.offset, s.shape.len()),
-            shape: s.shape,
-            placements: self.flat.placements,
-        }
+        let flat = self.flat[usize::from(s.frozen)].expect("a unit's weights are gathered before its turn");
+        View { slice: flat.slice.part(s.offset, s.shape.len()), shape: s.shape, placements: flat.placements }
     }
 }
 
@@ -152,6 +162,9 @@ pub(crate) fn initialize<D: Device>(
     seed: u64,
     first: usize,
 ) {
+    if dst.dtype() == DType::BF16 {
+        return initialize_rounded(device, p, dst, seed, first);
+    }
     match p.init {
         Init::Ones => device.fill(dst, 1.0),
         Init::Zeros => device.fill(dst, 0.0),
@@ -159,31 +172,85 @@ pub(crate) fn initialize<D: Device>(
     }
 }
 
+/// The same, rounded to bf16: of what is frozen there are no masters.
+fn initialize_rounded<D: Device>(
+    device: &D,
+    p: &ParamSpec,
+    mut dst: SliceMut<'_, D::Buf>,
+    seed: u64,
+    first: usize,
+) {
+    const PIECE: usize = 1 << 14;
+    let key = math::stream_key(seed, &p.name);
+    let value = |i: usize| match p.init {
+        Init::Ones => 1.0,
+        Init::Zeros => 0.0,
+        Init::Normal(std) => (std * math::random_normal(key, (first + i) as u64)) as f32,
+    };
+    for start in (0..dst.len()).step_by(PIECE) {
+        let n = PIECE.min(dst.len() - start);
+        let values: Vec<f32> = (start..start + n).map(value).collect();
+        device.write_floats(dst.reborrow().part(start, n), &values);
+    }
+}
+
+/// The buffers of all weights, zeroed.
+fn allocate<D: Memory>(
+    device: &D,
+    layout: &FlatLayout,
+    dtype: DType,
+    held: impl Fn(usize) -> Range<usize>,
+    placed: impl Fn(&Range<usize>, usize) -> Placements,
+) -> Result<Vec<Option<Tensor<D>>>, EngineError> {
+    let trained = zeroed(device, "weights", &layout.units, dtype, Category::Weights, &held, &placed)?;
+    let mut flat: Vec<Option<Tensor<D>>> = trained.into_iter().map(Some).collect();
+    for (unit, frozen) in layout.frozen.iter().enumerate() {
+        let some = (frozen.len > 0).then(|| {
+            device.ledger().at_unit(unit);
+            zeroed_one(device, "frozen weights", frozen, dtype, Category::Weights, &held, &placed)
+        });
+        flat.push(some.transpose()?);
+    }
+    device.ledger().at_unit(None);
+    Ok(flat)
+}
+
 /// For each unit a zeroed buffer, which the ledger knows as `name`, of what is `held` of its elements, `placed` accordingly.
 pub(crate) fn zeroed<D: Memory>(
     device: &D,
     name: &'static str,
-    layout: &FlatLayout,
+    units: &[FlatUnit],
     dtype: DType,
     category: Category,
     held: impl Fn(usize) -> Range<usize>,
-    placed: impl Fn(&Range<usize>, usize) -> memwall_layout::Placements,
+    placed: impl Fn(&Range<usize>, usize) -> Placements,
 ) -> Result<Vec<Tensor<D>>, EngineError> {
     let ledger = device.ledger();
-    let flat = layout
-        .units
+    let flat = units
         .iter()
         .enumerate()
         .map(|(unit, u)| {
             ledger.at_unit(unit);
-            ledger.operation(name);
-            let range = held(u.len);
-            let shape = Shape::vector(range.len());
-            let mut t = Tensor::new(device, shape, dtype, placed(&range, u.len), category)?;
-            device.zero(t.view_mut().slice);
-            Ok(t)
+            zeroed_one(device, name, u, dtype, category, &held, &placed)
         })
         .collect();
     ledger.at_unit(None);
     flat
+}
+
+fn zeroed_one<D: Memory>(
+    device: &D,
+    name: &'static str,
+    flat: &FlatUnit,
+    dtype: DType,
+    category: Category,
+    held: &impl Fn(usize) -> Range<usize>,
+    placed: &impl Fn(&Range<usize>, usize) -> Placements,
+) -> Result<Tensor<D>, EngineError> {
+    device.ledger().operation(name);
+    let range = held(flat.len);
+    let shape = Shape::vector(range.len());
+    let mut t = Tensor::new(device, shape, dtype, placed(&range, flat.len), category)?;
+    device.zero(t.view_mut().slice);
+    Ok(t)
 }

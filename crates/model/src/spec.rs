@@ -28,6 +28,8 @@ pub struct ParamSpec {
     pub init: Init,
     /// Whether weight decay applies: to matrices, never to norms and biases.
     pub decay: bool,
+    /// Whether it stays as it is.
+    pub frozen: bool,
 }
 
 impl ParamSpec {
@@ -204,7 +206,13 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     fn param(&mut self, name: String, shape: &[usize], init: Init) -> ParamId {
-        self.params.push(ParamSpec { name, shape: shape.to_vec(), init, decay: shape.len() >= 2 });
+        self.params.push(ParamSpec {
+            name,
+            shape: shape.to_vec(),
+            init,
+            decay: shape.len() >= 2,
+            frozen: false,
+        });
         ParamId(self.params.len() - 1)
     }
 

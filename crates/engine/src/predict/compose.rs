@@ -78,20 +78,28 @@ fn traffic_of_a_step(rank: &mut Rank<Dry>) -> Result<[Traffic; 3], EngineError> 
 
 /// A model of one block of each kind, and for each unit of `spec` its like there.
 fn one_of_each_kind(spec: &ModelSpec) -> Option<(ModelSpec, Vec<usize>)> {
-    // Blocks of one model differ in nothing but what they see.
-    let mut windows = Vec::new();
+    // Blocks of one model differ in nothing but what they see, and what of them is frozen.
+    let frozen = |unit: usize| -> Vec<bool> {
+        spec.units[unit].params.iter().map(|p| spec.param(*p).frozen).collect()
+    };
+    let mut kinds: Vec<(Option<usize>, Vec<bool>)> = Vec::new();
     let mut alike = vec![0];
-    for window in &spec.config.windows {
-        let at = windows.iter().position(|w| w == window).unwrap_or_else(|| {
-            windows.push(*window);
-            windows.len() - 1
+    for (layer, window) in spec.config.windows.iter().enumerate() {
+        let kind = (*window, frozen(layer + 1));
+        let at = kinds.iter().position(|k| *k == kind).unwrap_or_else(|| {
+            kinds.push(kind);
+            kinds.len() - 1
         });
         alike.push(at + 1);
     }
-    alike.push(windows.len() + 1);
+    alike.push(kinds.len() + 1);
     let mut config = spec.config.clone();
-    (config.layers, config.windows) = (windows.len(), windows);
-    let small = ModelSpec::new(config);
+    (config.layers, config.windows) = (kinds.len(), kinds.iter().map(|k| k.0).collect());
+    let mut small = ModelSpec::new(config);
+    for (unit, like) in alike.iter().enumerate() {
+        let params = small.units.get(*like)?.params.clone();
+        params.iter().zip(frozen(unit)).for_each(|(p, frozen)| small.params[p.0].frozen = frozen);
+    }
     // Should a family's blocks ever differ in more, there is no such model.
     let shapes_are_alike = |unit: usize| {
         let (Some(a), Some(b)) = (spec.units.get(unit), small.units.get(alike[unit])) else { return false };

@@ -76,15 +76,21 @@ impl Head {
         device.ledger().operation("linear backward for the input");
         let mut dn = Tensor::new(device, x.shape(), x.dtype(), n.placements, Category::Activations)?;
         let scale = loss.scale as f32;
-        sink.add(self.weight, |mut dw, accumulate| {
-            self.chunks(device, weight, n, targets, loss, Some(scale), |start, logits, rows| {
-                let dlogits = logits.view();
-                let dn = dn.view_mut().rows(start, rows);
-                ops::linear_input_gradient_into(device, dlogits, weight, dn, false)?;
-                let n = n.rows(start, rows);
-                ops::linear_weight_gradient(device, dlogits, n, dw.reborrow(), accumulate || start > 0)
-            })
-        })?;
+        let mut through = |start, logits: &Tensor<D>, rows| {
+            let dn = dn.view_mut().rows(start, rows);
+            ops::linear_input_gradient_into(device, logits.view(), weight, dn, false)
+        };
+        if sink.wants(self.weight) {
+            sink.add(self.weight, |mut dw, accumulate| {
+                self.chunks(device, weight, n, targets, loss, Some(scale), |start, logits, rows| {
+                    through(start, logits, rows)?;
+                    let (dlogits, n) = (logits.view(), n.rows(start, rows));
+                    ops::linear_weight_gradient(device, dlogits, n, dw.reborrow(), accumulate || start > 0)
+                })
+            })?;
+        } else {
+            self.chunks(device, weight, n, targets, loss, Some(scale), through)?;
+        }
         device.ledger().operation("norm backward for the input");
         let mut dx = Tensor::new(device, x.shape(), x.dtype(), n.placements, Category::Activations)?;
         device.zero(dx.view_mut().slice);

@@ -257,7 +257,7 @@ impl Group<Cpu> for Flaky {
 fn a_collective_that_fails_is_an_error_every_time_and_never_a_panic() {
     static BROKEN: AtomicBool = AtomicBool::new(true);
     let job = job(false);
-    let spec = job.model.spec();
+    let spec = job.spec();
     let mut rank =
         Rank::new(cpu(2), Groups { data: Box::new(Flaky(&BROKEN)), ..Groups::solo() }, spec, job.settings)
             .unwrap();

@@ -110,7 +110,7 @@ fn rank_beside(job: &Job, seed: u64, waits: bool) -> Rank<Queued> {
     let device = queued(seed);
     let group = Beside { device: device.clone(), away: RefCell::default(), waits };
     let groups = Groups { data: Box::new(group), ..Groups::solo() };
-    let mut rank = Rank::new(device, groups, job.model.spec(), job.settings).unwrap();
+    let mut rank = Rank::new(device, groups, job.spec(), job.settings).unwrap();
     rank.initialize();
     rank
 }

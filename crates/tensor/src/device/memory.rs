@@ -1,6 +1,6 @@
 //! Allocation, copies and the way between host and device.
 
-use crate::{Category, DType, Description, Ledger, OutOfMemory, Slice, SliceMut};
+use crate::{Category, DType, Description, Float, Ledger, OutOfMemory, Slice, SliceMut, bf16};
 
 /// A device's buffer. What is dropped is free.
 pub trait Buffer: Send + std::fmt::Debug {
@@ -72,10 +72,29 @@ pub trait Memory: Sized + std::fmt::Debug {
     /// `std` alone.
     fn fill_normal(&self, dst: SliceMut<'_, Self::Buf>, key: u64, first: u64, std: f64);
 
-    /// Copies f32 elements into a vector on the host.
+    /// Copies floating-point elements into a vector on the host, as f32.
     fn read_f32(&self, src: Slice<'_, Self::Buf>) -> Vec<f32> {
         let mut out = vec![0f32; src.len()];
-        self.read(src, bytemuck::cast_slice_mut(&mut out));
+        self.read_floats(src, &mut out);
         out
+    }
+
+    /// Copies floating-point elements to the host, as f32.
+    fn read_floats(&self, src: Slice<'_, Self::Buf>, out: &mut [f32]) {
+        if src.dtype() != DType::BF16 {
+            return self.read(src, bytemuck::cast_slice_mut(out));
+        }
+        let mut low = vec![bf16::ZERO; src.len()];
+        self.read(src, bytemuck::cast_slice_mut(&mut low));
+        out.iter_mut().zip(low).for_each(|(x, low)| *x = low.wide());
+    }
+
+    /// Copies f32 elements from the host, each rounded to the nearest of `dst`'s type.
+    fn write_floats(&self, dst: SliceMut<'_, Self::Buf>, values: &[f32]) {
+        if dst.dtype() != DType::BF16 {
+            return self.write(dst, bytemuck::cast_slice(values));
+        }
+        let low: Vec<bf16> = values.iter().map(|x| bf16::narrow(*x)).collect();
+        self.write(dst, bytemuck::cast_slice(&low));
     }
 }

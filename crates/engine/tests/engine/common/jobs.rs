@@ -21,7 +21,26 @@ pub struct Job {
     pub settings: Settings,
     /// Whether sequences are made of several documents.
     pub packed: bool,
+    pub frozen: Frozen,
 }
+
+/// What of a model is not trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Frozen {
+    Nothing,
+    /// Norms and biases.
+    Vectors,
+    /// The embedding, and the head's matrix where it is the same.
+    Embedding,
+    /// The matrices of every second unit.
+    SomeMatrices,
+    /// All but the last units.
+    FirstUnits,
+}
+
+/// Every way to freeze something.
+pub const FROZEN: [Frozen; 4] =
+    [Frozen::Vectors, Frozen::Embedding, Frozen::SomeMatrices, Frozen::FirstUnits];
 
 /// Every way to keep weights and gradients: precision, that of the gradients, deterministic.
 pub const MODES: [(Precision, Precision, bool); 6] = [
@@ -48,19 +67,38 @@ prop_compose! {
     ) -> Job {
         let keep = if all { Keep::ALL } else { Keep::INPUT };
         let settings = Settings { sequence, micro_batch, micro_batches, keep, clip, seed, ..settings() };
-        Job { model, settings, packed }.in_mode(mode)
+        Job { model, settings, packed, frozen: Frozen::Nothing }.in_mode(mode)
     }
 }
 
 impl Job {
     /// A model under `settings`.
     pub fn new(model: Model, settings: Settings) -> Self {
-        Self { model, settings, packed: false }
+        Self { model, settings, packed: false, frozen: Frozen::Nothing }
     }
 
     /// The small model under `settings`.
     pub fn small(settings: Settings) -> Self {
         Self::new(Model::SMALL, settings)
+    }
+
+    /// The model, with what is frozen of it.
+    pub fn spec(&self) -> ModelSpec {
+        let mut spec = self.model.spec();
+        let last = spec.units.len() - 1;
+        for (unit, params) in spec.units.iter().map(|u| u.params.clone()).enumerate().collect::<Vec<_>>() {
+            for p in params.iter().map(|p| p.0) {
+                let matrix = spec.params[p].shape.len() == 2;
+                spec.params[p].frozen = match self.frozen {
+                    Frozen::Nothing => false,
+                    Frozen::Vectors => !matrix,
+                    Frozen::Embedding => unit == 0,
+                    Frozen::SomeMatrices => matrix && unit % 2 == 0,
+                    Frozen::FirstUnits => unit < last,
+                };
+            }
+        }
+        spec
     }
 
     /// The same in one of [`MODES`].
@@ -79,7 +117,7 @@ impl Job {
     where
         D::Buf: Send,
     {
-        let mut rank = rank_on(device, &self.model.spec(), self.settings);
+        let mut rank = rank_on(device, &self.spec(), self.settings);
         rank.initialize();
         rank
     }
@@ -114,6 +152,12 @@ pub fn params<D: Device>(rank: &Rank<D>) -> impl Iterator<Item = ParamId> + use<
 /// The parameter of this name.
 pub fn param(spec: &ModelSpec, name: &str) -> ParamId {
     ParamId(spec.params.iter().position(|p| p.name == name).unwrap_or_else(|| panic!("no {name}")))
+}
+
+/// Jobs of which something may be frozen.
+pub fn frozen_jobs() -> impl Strategy<Value = Job> {
+    let some = prop::sample::select(&FROZEN[..]);
+    (jobs(), prop_oneof![Just(Frozen::Nothing), some]).prop_map(|(job, frozen)| Job { frozen, ..job })
 }
 
 /// What a rank's state is made of.

@@ -78,7 +78,7 @@ impl Layout {
             let alone = mesh.world() == 1;
             let device = if alone { device } else { device.sharing(fabric.arena(index).clone()) };
             let groups = wrap(if alone { Groups::solo() } else { fabric.groups(index) });
-            let mut rank = Rank::new(device, groups, job.model.spec(), settings)?;
+            let mut rank = Rank::new(device, groups, job.spec(), settings)?;
             rank.initialize();
             let outcome = work(&mut rank);
             if let Err(e) = &outcome {
@@ -114,7 +114,7 @@ impl Layout {
             }
         }
         let mut apart = false;
-        let lens: Vec<usize> = job.model.spec().params.iter().map(|p| p.shape.iter().product()).collect();
+        let lens: Vec<usize> = job.spec().params.iter().map(|p| p.shape.iter().product()).collect();
         let mut whole = |pieces: &dyn Fn(&Share, usize) -> Piece| -> Vec<Vec<f32>> {
             let mut parameter = |p: usize| {
                 let mut whole: Vec<Option<f32>> = vec![None; lens[p]];
@@ -125,6 +125,10 @@ impl Layout {
                         apart |= x.is_some_and(|x| x.to_bits() != value.to_bits());
                         *x = Some(value);
                     }
+                }
+                // What is frozen has weights alone.
+                if job.spec().params[p].frozen && whole.iter().all(Option::is_none) {
+                    return Vec::new();
                 }
                 whole.into_iter().map(|x| x.expect("some rank has every element")).collect()
             };
