@@ -2,6 +2,7 @@
 //! products against a vendor's library, and how long predictions take.
 
 mod cases;
+mod collectives;
 mod gemm;
 mod kernels;
 mod library;
@@ -30,6 +31,9 @@ enum Command {
     Gemm(GemmArgs),
     /// Predictions: of a model of 8 billion parameters, and single dry operations
     Plan(Common),
+    /// Collectives between ranks of this machine, as one line of JSON: `bench/collectives` compares them
+    #[command(hide = true)]
+    Collectives(CollectivesArgs),
     /// One side of the comparison of matrix products: `gemm` starts it
     #[command(hide = true)]
     Worker(WorkerArgs),
@@ -76,6 +80,22 @@ struct GemmArgs {
 }
 
 #[derive(Debug, Args)]
+struct CollectivesArgs {
+    /// Ranks
+    #[arg(long, default_value_t = 2)]
+    ranks: usize,
+    /// Bytes of the whole buffer
+    #[arg(long, default_value_t = 64 << 20)]
+    bytes: usize,
+    /// Rounds that are timed
+    #[arg(long, default_value_t = 10)]
+    rounds: usize,
+    /// Rounds before them
+    #[arg(long, default_value_t = 3)]
+    warmup: usize,
+}
+
+#[derive(Debug, Args)]
 struct WorkerArgs {
     /// Threads
     #[arg(long)]
@@ -108,6 +128,7 @@ fn main() -> ExitCode {
         Command::Kernels(args) => kernels::kernels(&args),
         Command::Gemm(args) => gemm::gemm(&args),
         Command::Plan(args) => plan::plan(&args),
+        Command::Collectives(args) => collectives::collectives(&args),
         Command::Worker(args) => worker::serve(&args),
     };
     match done {

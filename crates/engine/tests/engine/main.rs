@@ -12,6 +12,7 @@ mod laws;
 mod layouts;
 mod mutants;
 mod no_branch;
+mod overlap;
 mod packing;
 mod precision;
 mod predicted;
