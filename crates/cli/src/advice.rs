@@ -4,7 +4,7 @@ use crate::job::{Precision, ResolvedJob, exact_bytes, show_bytes};
 use crate::machine;
 use crate::report;
 use crate::setup::Setup;
-use memwall_engine::EngineError;
+use memwall_engine::{EngineError, Zero};
 use std::fmt::Write;
 
 /// What to say of a job that does not fit its budget.
@@ -13,8 +13,8 @@ pub(crate) fn does_not_fit(setup: &Setup, error: &EngineError) -> String {
     if let Some(e) = error.out_of_memory() {
         text.push_str(&report::live_table(&e.live));
     }
-    // The cheapest way out first: sharding and smaller micro-batches cost almost nothing, recomputation time, bf16 digits;
-    // a larger budget costs hardware.
+    // The cheapest way out first: smaller micro-batches cost almost nothing, sharding bytes between ranks, recomputation
+    // time, bf16 digits; a larger budget costs hardware.
     let ways = ways(setup);
     if ways.is_empty() {
         text.push_str("No smaller micro-batch, recomputation or bf16 fits this budget. ");
@@ -48,13 +48,14 @@ fn ways(setup: &Setup) -> Vec<(String, u64)> {
         sizes.push(micro);
     }
     // Of each kind the largest micro-batch that fits.
-    for (recompute, bf16) in [("none", false), ("full", false), ("none", true), ("full", true)] {
+    ways.extend(sizes.iter().find_map(|&micro| try_way(setup, micro, "none", false)));
+    // The least stage that is enough.
+    let stages = setup.job.parallel.zero + 1..if setup.ranks() > 1 { Zero::ALL.len() } else { 0 };
+    ways.extend(stages.into_iter().find_map(|stage| try_stage(setup, stage)));
+    for (recompute, bf16) in [("full", false), ("none", true), ("full", true)] {
         ways.extend(sizes.iter().find_map(|&micro| try_way(setup, micro, recompute, bf16)));
     }
-    // Sharding costs words between ranks: the least stage that is enough.
-    let stages = setup.job.parallel.zero + 1..=if setup.ranks() > 1 { 3 } else { 0 };
-    let sharded = stages.into_iter().find_map(|stage| try_stage(setup, stage));
-    sharded.into_iter().chain(ways).collect()
+    ways
 }
 
 /// The job with a higher stage of ZeRO, if it fits.

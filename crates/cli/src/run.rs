@@ -121,7 +121,7 @@ fn device(setup: &Setup, rank: usize, fabric: Option<&Fabric>) -> Result<Cpu, Fa
     let cores = memwall_tensor::allowed_cores();
     let own = (cores.len() == setup.threads().threads).then(|| &cores[rank * threads..][..threads]);
     if let Some(own) = own.filter(|_| setup.ranks() > 1) {
-        // What else the process has to do, such as hearing its supervisor, is not to take a core from another rank.
+        // The calling thread computes too, and is to stay off the other ranks' cores.
         ranks::bind(own);
     }
     let device = Cpu::new(setup.description, setup.budget).map_err(|e| Failure::Failed(e.to_string()))?;

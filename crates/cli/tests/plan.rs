@@ -160,12 +160,13 @@ fn pt_147179_ledger_reserved_and_process_bytes_are_three_figures_each_predicted_
 }
 
 /// Peaks of the example jobs without the kernels' scratch: bytes in use, and of the arena.
-const GOLDEN: [(&str, u64, u64); 5] = [
+const GOLDEN: [(&str, u64, u64); 6] = [
     ("fine-tune", 2297860224, 2297860224),
     ("fine-tune-bf16", 3767468160, 3767468160),
     ("mixture", 1005414528, 1006446720),
     ("pretrain-wsd", 46237824, 46940288),
     ("quickstart", 40576128, 40927360),
+    ("sharded", 70184384, 70535616),
 ];
 
 /// torchtitan issue 191: a layout's peak grew from 71 to 87 GB unnoticed.
@@ -187,8 +188,9 @@ fn tt_191_the_peak_of_every_example_is_the_golden_one() {
             if name.starts_with("fine-tune") {
                 args.extend(["--set", "model.path=model"]);
             }
-            let predicted = &plan(&p, &args)["predicted"];
-            let scratch = Description { threads: 2 }.scratch_bytes() as u64;
+            let plan = plan(&p, &args);
+            let (predicted, threads) = (&plan["predicted"], bytes(&plan["layout"]["threads_each"]));
+            let scratch = Description { threads: threads as usize }.scratch_bytes() as u64;
             (name, bytes(&predicted["peak_bytes"]) - scratch, bytes(&predicted["reserved_bytes"]) - scratch)
         })
         .collect();
