@@ -1,8 +1,8 @@
 //! `memwall model inspect`: what a model is made of, without loading it.
 
 use crate::args::InspectArgs;
-use crate::decay::{Groups, any_block, elements};
 use crate::failure::Failure;
+use crate::groups::{Groups, any_block, elements};
 use crate::job::show_bytes;
 use crate::report;
 use crate::setup::read_config;

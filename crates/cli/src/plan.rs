@@ -2,8 +2,8 @@
 
 use crate::advice;
 use crate::args::PlanArgs;
-use crate::decay::Groups;
 use crate::failure::Failure;
+use crate::groups::Groups;
 use crate::layout;
 use crate::picture::{self, Timeline};
 use crate::preset;

@@ -1,6 +1,6 @@
 //! Tables and lines that people read.
 
-use crate::decay::{Groups, elements};
+use crate::groups::{Groups, elements};
 use crate::job::{Length, Precision, Recompute, Span, show_bytes};
 use crate::picture::{moment_name, phase_name};
 use crate::setup::Setup;
@@ -92,7 +92,11 @@ pub(crate) fn decay_groups(groups: &Groups<'_>, weight_decay: Option<f64>) -> St
         format!("{} tensors, {} parameters", params.len(), count(elements(params) as f64))
     };
     let by = weight_decay.map_or(String::new(), |decay| format!("by {decay} "));
-    format!("decay      {by}in {}; none in {}\n", group(&groups.decayed), group(&groups.spared))
+    let frozen = match groups.frozen.len() {
+        0 => String::new(),
+        _ => format!("frozen     {}\n", group(&groups.frozen)),
+    };
+    format!("decay      {by}in {}; none in {}\n{frozen}", group(&groups.decayed), group(&groups.spared))
 }
 
 /// The batches of a step, in which numbers they are computed, and what is kept of them.

@@ -1,7 +1,7 @@
 //! From a job to what the engine takes.
 
-use crate::decay;
 use crate::failure::Failure;
+use crate::groups;
 use crate::job::{self, Job, Length, ModelSource, Recompute, ResolvedJob};
 use crate::machine;
 use crate::preset;
@@ -57,7 +57,8 @@ impl Setup {
             )));
         }
         let mut spec = ModelSpec::new(config);
-        decay::exclude(&mut spec, &job.optimizer.no_decay)?;
+        groups::exclude(&mut spec, &job.optimizer.no_decay)?;
+        groups::freeze(&mut spec, &job.train.freeze)?;
         let o = &job.optimizer;
         // Before the data is read, a number of epochs is no number of steps: dry runs ask for no rate.
         let steps = job.train.length.steps().unwrap_or(u64::MAX);

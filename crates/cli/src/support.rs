@@ -93,6 +93,7 @@ const FEATURES: &[Feature] = &[
     Feature { name: "warmup in steps", sets: &["optimizer.warmup_steps=10"] },
     Feature { name: "warmup as a share", sets: &["optimizer.warmup_share=0.1"] },
     Feature { name: "parameters without decay", sets: &["optimizer.no_decay=[\"model.embed_tokens.*\"]"] },
+    Feature { name: "frozen parameters", sets: &["train.freeze=[\"model.embed_tokens.*\"]"] },
     Feature { name: "evaluation", sets: &["train.evaluate_every=10"] },
     Feature { name: "early stop", sets: &["train.evaluate_every=10", "train.stop_patience=3"] },
     Feature { name: "nothing held out", sets: &["data.validation=0"] },

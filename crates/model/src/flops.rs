@@ -1,24 +1,20 @@
 //! What a token costs.
 
-use crate::{ModelSpec, UnitKind};
+use crate::{ModelSpec, ParamSpec, UnitKind};
 
 impl ModelSpec {
-    /// FLOPs that training one token costs, attention apart: 6 for each weight that multiplies it
-    /// (2 forward, 4 backward; Kaplan et al. 2020, section 2.1). The embedding is a lookup and costs none,
-    /// unless the head uses it too.
+    /// FLOPs that training one token costs, attention apart: 6 for each weight that multiplies it (2 forward, 4 backward;
+    /// Kaplan et al. 2020, section 2.1), 4 for one that is frozen and has no gradient. The embedding is a lookup and costs
+    /// none, unless the head uses it too.
     pub fn linear_flops_per_token(&self) -> u64 {
-        let matrices: u64 = self
-            .units
-            .iter()
-            .filter(|u| !matches!(u.kind, UnitKind::Embedding { .. }))
-            .flat_map(|u| &u.params)
-            .map(|&p| self.param(p))
-            .filter(|p| p.shape.len() == 2)
-            .map(|p| p.len() as u64)
-            .sum();
-        let tied =
-            if self.config.tied { (self.config.vocab_size * self.config.hidden_size) as u64 } else { 0 };
-        6 * (matrices + tied)
+        let owned = self.units.iter().filter(|u| !matches!(u.kind, UnitKind::Embedding { .. }));
+        let tied = self.units.iter().filter_map(|u| match u.kind {
+            UnitKind::Head { weight, .. } if self.config.tied => Some(weight),
+            _ => None,
+        });
+        let matrices = owned.flat_map(|u| u.params.iter().copied()).chain(tied).map(|p| self.param(p));
+        let cost = |p: &ParamSpec| p.len() as u64 * if p.frozen { 4 } else { 6 };
+        matrices.filter(|p| p.shape.len() == 2).map(cost).sum()
     }
 
     /// FLOPs that attention costs a token at this sequence length, causal, averaged over the sequence: each key
@@ -52,6 +48,15 @@ mod tests {
             "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 80, "tie_word_embeddings": tied,
             "sliding_window": window});
         ModelSpec::new(ModelConfig::from_value(&c).unwrap())
+    }
+
+    #[test]
+    fn a_frozen_weight_costs_no_gradient_of_its_own() {
+        for tied in [false, true] {
+            let (trained, mut frozen) = (spec(tied, None), spec(tied, None));
+            frozen.params.iter_mut().for_each(|p| p.frozen = true);
+            assert_eq!(3 * frozen.linear_flops_per_token(), 2 * trained.linear_flops_per_token());
+        }
     }
 
     #[test]

@@ -175,6 +175,9 @@ pub const KEYS: &[Key] = &[
         "Whether equal jobs give equal bits, at some cost in speed."),
     key("train", "clip", NOT_NEGATIVE, Fallback::Number(1.0),
         "Largest L2 norm of the gradient, which is scaled down to it; 0 turns clipping off."),
+    key("train", "freeze", Kind::Texts, Fallback::Depends("none"),
+        "Glob patterns of the names of parameters that stay as they are, such as \"model.embed_tokens.*\"; each must \
+         match one, and something must be left to train."),
     key("train", "evaluate_every", count(0), Fallback::Whole(0),
         "Optimizer steps between evaluations on held-out data; 0 evaluates only at the end."),
     key("train", "evaluate_batches", count(0), Fallback::Whole(16),

@@ -72,6 +72,7 @@ fn fills_in_every_default() {
             seed: 0,
             deterministic: false,
             clip: Some(1.0),
+            freeze: vec![],
             evaluate_every: None,
             evaluate_batches: Some(16),
             stop: None,

@@ -96,6 +96,8 @@ pub struct TrainJob {
     pub deterministic: bool,
     /// Largest L2 norm of the gradient, above 0; `None` does not clip.
     pub clip: Option<f64>,
+    /// Glob patterns of the names of parameters that stay as they are.
+    pub freeze: Vec<String>,
     /// Steps between evaluations, at least 1; `None` evaluates only at the end.
     pub evaluate_every: Option<u64>,
     /// Micro-batches in one evaluation at most, at least 1; `None` takes all.
@@ -320,6 +322,7 @@ pub(super) fn validate(values: &Values) -> Result<Job, JobError> {
             seed: values.need("train.seed")?,
             deterministic: values.need("train.deterministic")?,
             clip: Some(values.need("train.clip")?).filter(|clip| *clip > 0.0),
+            freeze: values.read("train.freeze").unwrap_or_default(),
             evaluate_every: Some(values.need("train.evaluate_every")?).filter(|every| *every > 0),
             evaluate_batches: Some(values.need("train.evaluate_batches")?).filter(|count| *count > 0),
             stop: early_stop(values)?,

@@ -1,4 +1,4 @@
-//! Which parameters weight decay reaches: never norms and biases, nor what the job excludes by name.
+//! Which parameters are trained, and which of them decay: never norms and biases, nor what the job excludes by name.
 
 use crate::failure::Failure;
 use glob::Pattern;
@@ -10,18 +10,41 @@ use serde_json::{Value, json};
 /// # Errors
 /// A pattern that is no glob, or that matches no parameter: the nearest names are given.
 pub(crate) fn exclude(spec: &mut ModelSpec, patterns: &[String]) -> Result<(), Failure> {
+    each(spec, "optimizer.no_decay", patterns, |p| p.decay = false)
+}
+
+/// Freezes the parameters whose names match one of `patterns` (globs).
+///
+/// # Errors
+/// As of [`exclude`]; nothing is left to train.
+pub(crate) fn freeze(spec: &mut ModelSpec, patterns: &[String]) -> Result<(), Failure> {
+    each(spec, "train.freeze", patterns, |p| p.frozen = true)?;
+    if spec.params.iter().all(|p| p.frozen) {
+        return Err(Failure::Refused(format!(
+            "train.freeze = {patterns:?} leaves nothing to train: every parameter matches; leave some out"
+        )));
+    }
+    Ok(())
+}
+
+/// Does `change` to each parameter whose name matches one of the patterns under `key`.
+fn each(
+    spec: &mut ModelSpec,
+    key: &str,
+    patterns: &[String],
+    change: impl Fn(&mut ParamSpec),
+) -> Result<(), Failure> {
     for text in patterns {
-        let pattern = Pattern::new(text).map_err(|e| {
-            Failure::Refused(format!("optimizer.no_decay = {text:?} is not a glob pattern: {e}"))
-        })?;
+        let pattern = Pattern::new(text)
+            .map_err(|e| Failure::Refused(format!("{key} = {text:?} is not a glob pattern: {e}")))?;
         let mut matches = 0;
         for p in spec.params.iter_mut().filter(|p| pattern.matches(&p.name)) {
-            p.decay = false;
+            change(p);
             matches += 1;
         }
         if matches == 0 {
             return Err(Failure::Refused(format!(
-                "optimizer.no_decay = {text:?} matches no parameter of the model; the nearest names are {}",
+                "{key} = {text:?} matches no parameter of the model; the nearest names are {}",
                 nearest(spec, text).join(", ")
             )));
         }
@@ -49,19 +72,22 @@ pub(crate) fn any_block(name: &str) -> String {
     name.split('.').map(|part| if number(part) { "*" } else { part }).collect::<Vec<_>>().join(".")
 }
 
-/// The parameters of a model in two groups.
+/// The parameters of a model in groups.
 pub(crate) struct Groups<'a> {
     /// Those that decay.
     pub(crate) decayed: Vec<&'a ParamSpec>,
-    /// Those that do not.
+    /// Those that are trained and do not.
     pub(crate) spared: Vec<&'a ParamSpec>,
+    /// Those that are not trained.
+    pub(crate) frozen: Vec<&'a ParamSpec>,
 }
 
 impl<'a> Groups<'a> {
     /// The groups of `spec`, each in the order of its parameters.
     pub(crate) fn of(spec: &'a ModelSpec) -> Self {
-        let (decayed, spared) = spec.params.iter().partition(|p| p.decay);
-        Self { decayed, spared }
+        let (frozen, trained): (Vec<_>, Vec<_>) = spec.params.iter().partition(|p| p.frozen);
+        let (decayed, spared) = trained.into_iter().partition(|p| p.decay);
+        Self { decayed, spared, frozen }
     }
 
     /// The number of tensors, the number of parameters, and the names, for each group.
@@ -70,7 +96,9 @@ impl<'a> Groups<'a> {
             let names: Vec<&str> = params.iter().map(|p| p.name.as_str()).collect();
             json!({"tensors": params.len(), "parameters": elements(params), "names": names})
         };
-        json!({"decay": group(&self.decayed), "no_decay": group(&self.spared)})
+        json!({
+            "decay": group(&self.decayed), "no_decay": group(&self.spared), "frozen": group(&self.frozen),
+        })
     }
 }
 
@@ -129,6 +157,19 @@ mod tests {
         assert_eq!(groups.to_json()["no_decay"]["parameters"], 160);
         assert_eq!(groups.to_json()["no_decay"]["names"], json!(NORMS));
         assert_eq!(groups.to_json()["decay"]["tensors"], spec.params.len() - 5);
+    }
+
+    #[test]
+    fn what_is_frozen_is_in_no_group_of_decay_and_something_is_left_to_train() {
+        let mut spec = spec(false);
+        freeze(&mut spec, &["model.embed_tokens.*".into(), "*norm.weight".into()]).unwrap();
+        let groups = Groups::of(&spec);
+        assert_eq!((groups.frozen.len(), groups.spared.len()), (6, 0));
+        assert_eq!(groups.decayed.len() + 6, spec.params.len());
+        let text = freeze(&mut spec, &["*".into()]).unwrap_err().to_string();
+        assert!(text.contains("leaves nothing to train"), "{text}");
+        let text = freeze(&mut spec, &["model.norms.weight".into()]).unwrap_err().to_string();
+        assert!(text.starts_with("train.freeze = ") && text.contains("model.norm.weight"), "{text}");
     }
 
     #[test]
