@@ -3,6 +3,7 @@
 mod common;
 
 use common::{JOB, Place, Process, ended};
+use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -166,6 +167,26 @@ fn ranks_that_fail_are_named_with_their_last_words_and_log() {
     assert!(text.contains("learning_rate") && text.contains("model."), "{text}");
     let log = text.lines().find_map(|l| l.strip_prefix("its log is ")).unwrap();
     assert!(std::fs::read_to_string(p.path(log)).unwrap().contains("learning_rate"), "{text}");
+}
+
+#[test]
+fn a_rank_whose_data_is_damaged_while_it_runs_is_named_with_the_file() {
+    let p = endless();
+    let mut child = start(&p, &["--ranks", "2"]);
+    p.wait_for_steps(&mut child, "run");
+    let cache = p.path("cache/memwall");
+    let prepared = std::fs::read_dir(cache).unwrap().next().unwrap().unwrap().path();
+    // In place: the ranks have the file mapped.
+    let mut tokens = std::fs::OpenOptions::new().write(true).open(prepared.join("tokens-00000.bin")).unwrap();
+    let length = tokens.metadata().unwrap().len();
+    tokens.write_all(&vec![0xff; length as usize]).unwrap();
+    let out = ended(child);
+    let text = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(1), "{text}");
+    let first = text.lines().next().unwrap();
+    assert!(first.starts_with("memwall: rank ") && first.contains(" failed with exit code 1"), "{text}");
+    assert!(text.contains("  | memwall: ") && text.contains("it holds the token id 65535"), "{text}");
+    p.wait_for_nobody();
 }
 
 #[test]
