@@ -1,6 +1,6 @@
 //! The dry twin of a group: counts what the real one would move.
 
-use crate::traffic::bytes_received;
+use crate::traffic::bytes_moved;
 use crate::{Call, Clock, CommError, Group, Groups, Pending, Traffic};
 use memwall_layout::{Axis, Mesh};
 use memwall_tensor::device::Memory;
@@ -56,7 +56,7 @@ impl<D: Memory> Group<D> for DryGroup {
 
     fn start(&self, _: &D, call: Call<D>) -> Result<Pending<D>, CommError> {
         call.check(self.rank, self.size, &self.axes)?;
-        let bytes = bytes_received(&call, self.rank, self.size);
+        let bytes = bytes_moved(&call, self.rank, self.size);
         let mut traffic = self.traffic.lock().unwrap_or_else(PoisonError::into_inner);
         traffic.count(call.collective(), bytes);
         Ok(Pending { call, number: 0, promise: None })

@@ -24,4 +24,4 @@ pub use dry::DryGroup;
 pub use group::{Clock, CommError, Group, Pending};
 pub use groups::Groups;
 pub use solo::Solo;
-pub use traffic::{Traffic, bytes_received, share};
+pub use traffic::{Traffic, bytes_moved, share};

@@ -1,15 +1,16 @@
-//! Bytes that cross from one rank's memory to another's.
+//! Bytes that cross between one rank's memory and another's.
 
 use crate::{Call, Collective};
 use memwall_tensor::device::Memory;
 use std::ops::{Add, Sub};
 
-/// What one rank has got from others and how often it took part, for each collective in the order of [`Collective::ALL`].
+/// What one rank has moved between its memory and others', and how often it took part, for each collective in the order of
+/// [`Collective::ALL`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
     /// Collectives.
     pub calls: [u64; 8],
-    /// Payload bytes that came from other ranks' memory.
+    /// Payload bytes that it read from, or wrote into, other ranks' memory.
     pub bytes: [u64; 8],
 }
 
@@ -56,17 +57,14 @@ pub fn share(len: usize, bytes: usize, rank: usize, size: usize) -> std::ops::Ra
     (rank * part).min(len)..((rank + 1) * part).min(len)
 }
 
-/// Payload bytes that come to a rank from others' memory in a collective, by the algorithm that all transports of one
-/// machine use: each rank reads what it needs where it lies. An all-reduce is a reduce-scatter of [`share`]s and an
-/// all-gather of them, together `2 (n - 1) / n` of the buffer (Patarasuk and Yuan, 2009).
-pub fn bytes_received<D: Memory>(call: &Call<D>, rank: usize, size: usize) -> u64 {
+/// Payload bytes that a rank moves between its memory and others' in a collective, by the algorithm that all transports of
+/// one machine use: each rank reads what it needs where it lies. In an all-reduce it reads its [`share`] of every other
+/// buffer, and writes the sum into each: over all ranks `2 (n - 1)` buffers, as in a ring (Patarasuk and Yuan, 2009).
+pub fn bytes_moved<D: Memory>(call: &Call<D>, rank: usize, size: usize) -> u64 {
     let (len, dtype) = call.size();
     let others = size - 1;
     let elements = match call {
-        Call::AllReduce(_) => {
-            let own = share(len, dtype.bytes(), rank, size).len();
-            others * own + (len - own)
-        }
+        Call::AllReduce(_) => 2 * others * share(len, dtype.bytes(), rank, size).len(),
         Call::AllGather { .. } | Call::ReduceScatter { .. } | Call::AllToAll { .. } => len / size * others,
         Call::Broadcast { root, .. } => {
             if *root == rank {

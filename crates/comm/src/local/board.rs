@@ -52,9 +52,7 @@ pub(super) struct Entry {
     pub(super) published: AtomicU64,
     /// What it is, see [`super::group::Said`].
     pub(super) what: [AtomicU64; 5],
-    /// The same number, once this rank's share of an all-reduce is summed.
-    pub(super) summed: AtomicU64,
-    /// The same number, once this rank reads nobody's memory for it any more.
+    /// The same number, once this rank is done with the others' memory.
     pub(super) finished: AtomicU64,
 }
 

@@ -270,7 +270,7 @@ impl LocalGroup {
         Ok(said)
     }
 
-    /// Says that this rank reads nobody's memory any more, and waits until nobody reads this rank's.
+    /// Says that this rank is done with the others' memory, and waits until they are done with this rank's.
     fn finish(&self, ticket: &Ticket) -> Result<(), CommError> {
         self.entry(self.rank, ticket.number).finished.store(ticket.number + 1, Ordering::SeqCst);
         self.seat.board.ring(self.seat.rank);
@@ -283,23 +283,20 @@ impl LocalGroup {
 
     fn carry(&self, device: &Cpu, call: &mut Call<Cpu>, ticket: &Ticket) -> Result<(), CommError> {
         let (size, collective) = (self.members.len(), ticket.collective);
-        let what = Waiting { collective, number: ticket.number };
         match call {
             Call::AllReduce(buffer) => {
-                let offsets: Vec<u64> = self.all_published(ticket)?.iter().map(|s| s.whole).collect();
-                let (len, bytes) = (buffer.shape().len(), buffer.dtype().bytes());
-                let part = |member| share(len, bytes, member, size);
-                let own = part(self.rank);
-                let to = buffer.view_mut().slice.part(own.start, own.len());
-                self.sum(device, &offsets, own, to, false, collective)?;
-                self.entry(self.rank, ticket.number).summed.store(ticket.number + 1, Ordering::SeqCst);
-                self.seat.board.ring(self.seat.rank);
-                for member in self.others() {
-                    self.until(member, what, &self.entry(member, ticket.number).summed)?;
-                    let theirs = part(member);
-                    let to = buffer.view_mut().slice.part(theirs.start, theirs.len());
-                    self.read(device, member, offsets[member], theirs, to, collective)?;
+                let said = self.all_published(ticket)?;
+                let (len, dtype) = (buffer.shape().len(), buffer.dtype());
+                let own = share(len, dtype.bytes(), self.rank, size);
+                let mut buffers = Vec::with_capacity(size);
+                for (member, said) in said.iter().enumerate() {
+                    let at = self.address(member, said.whole, collective)?;
+                    buffers.push(at.wrapping_add(own.start * dtype.bytes()).cast_mut());
                 }
+                self.got(collective, 2 * (size - 1) * own.len() * dtype.bytes());
+                // SAFETY: each member has published a buffer of as many elements and leaves this rank's share of it alone
+                // until this rank has finished; the shares of two ranks have no element in common.
+                unsafe { device.sum_among(own.len(), dtype, &buffers) };
             }
             Call::AllGather { part, whole } => {
                 let n = whole.shape().len() / size;

@@ -6,7 +6,7 @@ mod rounds;
 
 use common::{PART, PATIENT, SUM, WHOLE, fabric, on, tensor, values};
 use memwall_comm::local::Fabric;
-use memwall_comm::{Call, Collective, bytes_received};
+use memwall_comm::{Call, Collective, bytes_moved};
 use memwall_layout::Mesh;
 use memwall_tensor::device::Memory;
 use memwall_tensor::{Cpu, DType, bf16, fixed};
@@ -129,7 +129,7 @@ fn the_bytes_that_cross_are_those_that_the_formula_says() {
                 }
                 for call in calls {
                     let (which, before) = (call.collective(), group.traffic());
-                    let want = bytes_received(&call, group.rank(), ranks);
+                    let want = bytes_moved(&call, group.rank(), ranks);
                     drop(group.carry_out(device, call).unwrap());
                     let crossed = group.traffic() - before;
                     let of_it = (crossed.calls[which as usize], crossed.bytes[which as usize]);

@@ -4,9 +4,14 @@ use super::family::kernel;
 use super::memory::Element;
 use super::{Cpu, M, S, Shared};
 use crate::{DType, Float, bf16, fixed};
+use std::ops::Range;
 
-/// Elements that are summed at a time.
-const BLOCK: usize = 1024;
+/// Elements that are summed at a time: four cache lines of f32.
+const LANES: usize = 64;
+
+/// Elements that are floats.
+trait FloatElement: Float + Element {}
+impl<T: Float + Element> FloatElement for T {}
 
 impl Cpu {
     /// Byte offset of a part of a buffer in the region that ranks share; `None` where it lies in private memory.
@@ -18,49 +23,66 @@ impl Cpu {
     /// those of i64 are fixed-point sums, in which overflow sticks ([`fixed::add`]).
     ///
     /// # Safety
-    /// Each source points to as many elements of the same type as `to` has, which nobody writes before this returns; it may
-    /// be `to` itself.
+    /// Each source points to as many elements of the same type as `to` has, which nobody else writes before this returns; it
+    /// may be `to` itself.
     ///
     /// # Panics
     /// When elements are neither floating-point nor i64.
     pub unsafe fn sum_from(&self, to: M<'_>, sources: &[*const u8], accumulate: bool) {
+        let (len, dtype) = (to.len(), to.dtype());
+        let target = to.raw().as_mut_ptr();
+        // SAFETY: the caller's promise; `to` is borrowed.
+        unsafe { self.sum(len, dtype, sources, &[target], accumulate) };
+    }
+
+    /// Sums `len` elements of the sources as [`Cpu::sum_from`] does, and puts the sum in the place of each of them.
+    ///
+    /// # Safety
+    /// Each buffer points to as many elements, which nobody else reads or writes before this returns.
+    ///
+    /// # Panics
+    /// When elements are neither floating-point nor i64.
+    pub unsafe fn sum_among(&self, len: usize, dtype: DType, buffers: &[*mut u8]) {
+        let sources: Vec<*const u8> = buffers.iter().map(|b| b.cast_const()).collect();
+        // SAFETY: the caller's promise.
+        unsafe { self.sum(len, dtype, &sources, buffers, false) };
+    }
+
+    /// # Safety
+    /// As of [`Cpu::sum_from`], for each target.
+    unsafe fn sum(
+        &self,
+        len: usize,
+        dtype: DType,
+        sources: &[*const u8],
+        targets: &[*mut u8],
+        accumulate: bool,
+    ) {
         // SAFETY: the caller's promise.
         unsafe {
-            match to.dtype() {
-                DType::F32 => self.sum_of::<f32, f32>(to, sources, accumulate, sum_floats),
-                DType::BF16 => self.sum_of::<bf16, f32>(to, sources, accumulate, sum_floats),
-                DType::I64 => self.sum_of::<i64, i64>(to, sources, accumulate, sum_fixed),
+            match dtype {
+                DType::F32 => self.sum_of(len, sources, targets, accumulate, sum_floats::<f32>),
+                DType::BF16 => self.sum_of(len, sources, targets, accumulate, sum_floats::<bf16>),
+                DType::I64 => self.sum_of(len, sources, targets, accumulate, sum_fixed),
                 other => panic!("no sum of {other:?}"),
             }
         }
     }
 
     /// # Safety
-    /// As of [`Cpu::sum_from`].
-    unsafe fn sum_of<T: Element, A: Copy + Default>(
+    /// As of [`Cpu::sum_from`], for each target.
+    unsafe fn sum_of<T: Element>(
         &self,
-        to: M<'_>,
+        len: usize,
         sources: &[*const u8],
+        targets: &[*mut u8],
         accumulate: bool,
-        kernel: Kernel<T, A>,
+        kernel: fn(super::Family, Streams<'_, T>),
     ) {
-        let len = to.len();
-        let to = Shared::of(to.get::<T>());
         let sources: Vec<Shared<T>> = sources.iter().map(|s| Shared(s.cast::<T>().cast_mut())).collect();
+        let targets: Vec<Shared<T>> = targets.iter().map(|t| Shared(t.cast::<T>())).collect();
         self.by_elements(len, |part| {
-            let mut sum = [A::default(); BLOCK];
-            let mut block = [T::zeroed(); BLOCK];
-            for start in part.clone().step_by(BLOCK) {
-                let n = BLOCK.min(part.end - start);
-                for (i, source) in sources.iter().enumerate() {
-                    // SAFETY: a source has these elements, and nobody writes them now.
-                    unsafe { std::ptr::copy_nonoverlapping(source.at(start), block.as_mut_ptr(), n) };
-                    kernel(self.family, &mut sum[..n], &mut block[..n], Step::Add { first: i == 0 });
-                }
-                // SAFETY: this task takes its own part, and has read what a source shares with it.
-                let to = unsafe { to.part(start, n) };
-                kernel(self.family, &mut sum[..n], to, Step::Store { accumulate });
-            }
+            kernel(self.family, Streams { sources: &sources, targets: &targets, part, accumulate });
         });
     }
 
@@ -82,37 +104,69 @@ impl Cpu {
     }
 }
 
-/// What a kernel does with sums and elements.
-#[derive(Clone, Copy)]
-enum Step {
-    /// Adds the elements to the sums, or begins the sums with them.
-    Add { first: bool },
-    /// Makes the elements the sums, or adds the sums to them.
-    Store { accumulate: bool },
+/// Elements of some buffers that are summed into others, which may be among them.
+struct Streams<'a, T> {
+    sources: &'a [Shared<T>],
+    targets: &'a [Shared<T>],
+    part: Range<usize>,
+    accumulate: bool,
 }
 
-type Kernel<T, A> = fn(super::Family, &mut [A], &mut [T], Step);
-
-kernel! {
-    fn sum_floats<T: Float>(sums: &mut [f32], elements: &mut [T], step: Step) {
-        for (s, x) in sums.iter_mut().zip(elements) {
-            match step {
-                Step::Add { first: true } => *s = x.wide(),
-                Step::Add { first: false } => *s += x.wide(),
-                Step::Store { accumulate: true } => *x = T::narrow(x.wide() + *s),
-                Step::Store { accumulate: false } => *x = T::narrow(*s),
+impl<T: Element> Streams<'_, T> {
+    /// Sums in lanes of `N` elements: a lane of each source in turn, so that all of them stream at the same time.
+    #[inline(always)]
+    fn sum<const N: usize, A: Copy + Default>(
+        &self,
+        first: usize,
+        wide: impl Fn(T) -> A,
+        add: impl Fn(A, A) -> A,
+        narrow: impl Fn(A) -> T,
+    ) {
+        let mut sum = [A::default(); N];
+        for (i, source) in self.sources.iter().enumerate() {
+            // SAFETY: a source has these elements, and nobody else writes them now.
+            let x: [T; N] = unsafe { source.at(first).cast::<[T; N]>().read() };
+            for l in 0..N {
+                sum[l] = if i == 0 { wide(x[l]) } else { add(sum[l], wide(x[l])) };
+            }
+        }
+        for target in self.targets {
+            let target = target.at(first).cast::<[T; N]>();
+            let mut y = [T::zeroed(); N];
+            // SAFETY: the task has these elements of each target for itself, and has read what a source shares with it.
+            unsafe {
+                if self.accumulate {
+                    let x = target.read();
+                    (0..N).for_each(|l| y[l] = narrow(add(wide(x[l]), sum[l])));
+                } else {
+                    (0..N).for_each(|l| y[l] = narrow(sum[l]));
+                }
+                target.write(y);
             }
         }
     }
+
+    #[inline(always)]
+    fn all<A: Copy + Default>(
+        &self,
+        wide: impl Fn(T) -> A,
+        add: impl Fn(A, A) -> A,
+        narrow: impl Fn(A) -> T,
+    ) {
+        let whole = self.part.start + self.part.len() / LANES * LANES;
+        for first in (self.part.start..whole).step_by(LANES) {
+            self.sum::<LANES, A>(first, &wide, &add, &narrow);
+        }
+        (whole..self.part.end).for_each(|first| self.sum::<1, A>(first, &wide, &add, &narrow));
+    }
 }
 
-fn sum_fixed(_: super::Family, sums: &mut [i64], elements: &mut [i64], step: Step) {
-    for (s, x) in sums.iter_mut().zip(elements) {
-        match step {
-            Step::Add { first: true } => *s = *x,
-            Step::Add { first: false } => *s = fixed::add(*s, *x),
-            Step::Store { accumulate: true } => *x = fixed::add(*x, *s),
-            Step::Store { accumulate: false } => *x = *s,
-        }
+kernel! {
+    fn sum_floats<T: FloatElement>(streams: Streams<'_, T>) {
+        streams.all(T::wide, |a: f32, b| a + b, T::narrow);
     }
+}
+
+fn sum_fixed(_: super::Family, streams: Streams<'_, i64>) {
+    streams.all(|x| x, fixed::add, |x| x);
 }
