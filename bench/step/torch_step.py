@@ -110,4 +110,5 @@ def main():
                           tokens=batches.batch * batches.length, torch=torch.__version__)))
 
 
-main()
+if __name__ == "__main__":
+    main()
