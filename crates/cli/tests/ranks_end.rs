@@ -51,7 +51,7 @@ fn random(state: &mut u64) -> u64 {
 
 /// MEMWALL_KILLS says how often; each time a run begins or goes on, and one of its processes is killed at some moment.
 #[test]
-fn whoever_is_killed_at_whatever_moment_all_end_and_the_run_goes_on() {
+fn parcae_12_whoever_is_killed_at_whatever_moment_all_end_and_the_run_goes_on() {
     let kills: u64 = std::env::var("MEMWALL_KILLS").map_or(10, |n| n.parse().unwrap());
     let p = endless();
     let mut state = 7;

@@ -2,6 +2,7 @@
 
 use crate::{Call, Collective, Traffic};
 use memwall_layout::Axis;
+use memwall_tensor::DType;
 use memwall_tensor::device::Memory;
 use std::fmt::Debug;
 use std::time::Duration;
@@ -50,6 +51,11 @@ impl<D: Memory> Pending<D> {
     /// What is under way.
     pub fn collective(&self) -> Collective {
         self.call.collective()
+    }
+
+    /// Of how many elements, of which type.
+    pub fn size(&self) -> (usize, DType) {
+        self.call.size()
     }
 }
 

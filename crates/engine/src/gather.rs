@@ -1,5 +1,5 @@
 //! Weights that are whole only while they are used: each unit's are gathered before its turn, the next one's meanwhile, and at
-//! most two units' exist at a time.
+//! most two blocks' and the embedding's or the head's exist at a time.
 
 use crate::{EngineError, FlatLayout};
 use memwall_comm::{Call, CommError, Group, Pending};
@@ -12,12 +12,22 @@ use memwall_tensor::{Category, DType, Shape, Tensor};
 /// [`crate::Weights`]: of each unit the trained weights, then of each unit the frozen ones.
 type Turn = Vec<(usize, usize)>;
 
-/// Slots that units take in turns; one more is for a tied head's own weights, and there are as many again for frozen weights.
-const SLOTS: usize = 2;
+/// Slots: blocks take two of them in turns, embedding and head share one, since they are large and blocks lie between them, and
+/// a tied head's own weights have one. There are as many again for frozen weights.
+const SLOTS: usize = 4;
+
+/// The slot of a unit's trained weights.
+fn slot(unit: usize, last: usize, tied: bool) -> usize {
+    match unit {
+        0 => 2,
+        unit if unit == last => 2 + usize::from(tied),
+        block => block % 2,
+    }
+}
 
 /// The turns of a pass over a model: embedding, blocks, head, and when `training` the blocks backward. The
-/// embedding's backward needs no weights. A slot that still holds what a turn needs is not gathered again: of the last block,
-/// forward and backward lie two turns apart.
+/// embedding's backward needs no weights. A slot that still holds what a turn needs is not gathered again: that of the last
+/// block does, and that of the one before it.
 fn turns(layout: &FlatLayout, tied: bool, training: bool) -> Vec<Turn> {
     let units = layout.units.len();
     let last = units - 1;
@@ -26,16 +36,13 @@ fn turns(layout: &FlatLayout, tied: bool, training: bool) -> Vec<Turn> {
     let head = if tied { [Some(0), Some(last)] } else { [Some(last), None] };
     let backward = (1..last).rev().map(|unit| [Some(unit), None]).filter(|_| training);
     let needs = forward.chain([head]).chain(backward);
-    let buffers = |(unit, slot): (usize, usize)| {
+    let buffers = |unit: usize| {
+        let slot = slot(unit, last, tied);
         let trained = (layout.units[unit].len > 0).then_some((unit, slot));
-        let frozen = (layout.frozen[unit].len > 0).then_some((units + unit, SLOTS + 1 + slot));
+        let frozen = (layout.frozen[unit].len > 0).then_some((units + unit, SLOTS + slot));
         trained.into_iter().chain(frozen)
     };
-    let slots = |(turn, [main, small]): (usize, [Option<usize>; 2])| {
-        let main = main.map(|unit| (unit, turn % SLOTS));
-        main.into_iter().chain(small.map(|unit| (unit, SLOTS))).flat_map(buffers).collect()
-    };
-    needs.enumerate().map(slots).collect()
+    needs.map(|needs| needs.into_iter().flatten().flat_map(buffers).collect()).collect()
 }
 
 /// Elements of a buffer.
@@ -83,7 +90,7 @@ impl<D: Device> Gather<D> {
         dtype: DType,
     ) -> Result<Self, EngineError> {
         let turns = [false, true].map(|training| turns(layout, is_tied(spec), training));
-        let mut lens = [0; 2 * (SLOTS + 1)];
+        let mut lens = [0; 2 * SLOTS];
         for (id, slot) in turns.iter().flatten().flatten() {
             lens[*slot] = lens[*slot].max(len(layout, *id));
         }

@@ -1,20 +1,27 @@
 //! Gradients on their way: from the micro-batch that computes them to the part that this rank's optimizer reads.
 //!
 //! Where a rank accumulates all gradients, each unit's are summed over the ranks once, as soon as its last micro-batch is
-//! through. Where it accumulates a part, each micro-batch's are computed into one of two work buffers, and the sum over the
-//! ranks goes to their parts while the next unit computes into the other.
+//! through. Where it accumulates a part, each micro-batch's are computed into a work buffer, and the sum over the
+//! ranks goes to their parts while the next unit computes into another.
 
+use crate::gather::is_tied;
 use crate::shares::{Shares, share_of_blocks};
 use crate::weights::zeroed;
 use crate::{EngineError, FlatLayout, Settings, Zero};
 use memwall_comm::{Call, CommError, Group, Groups, Pending};
-use memwall_model::ParamId;
+use memwall_model::{ModelSpec, ParamId};
 use memwall_tensor::device::{Device, Memory};
 use memwall_tensor::{Category, Shape, Slice, Tensor, ViewMut, ops};
 use std::ops::Range;
 
-/// Work buffers: one is computed into while the other is on its way. A tied head computes into two.
-const BUFFERS: usize = 2;
+/// Work buffers: of those of blocks one is computed into while the other is on its way; embedding and head share the third, since
+/// they are large and blocks lie between them.
+const BUFFERS: usize = 3;
+
+/// The work buffer of a unit. A tied head's own gradients are few: they take a block's.
+fn buffer(unit: usize, last: usize, tied: bool) -> usize {
+    if unit == 0 || unit == last && !tied { 2 } else { unit % 2 }
+}
 
 /// A buffer for one unit's gradients of one micro-batch.
 #[derive(Debug)]
@@ -37,7 +44,7 @@ pub(crate) struct Gradients<D: Memory> {
     sums: Vec<Option<Tensor<D>>>,
     /// Work buffers, where a rank accumulates a part.
     work: Vec<Work<D>>,
-    next: usize,
+    tied: bool,
     /// Whether a parameter has a gradient: in this step, or in an open work buffer from this micro-batch.
     written: Vec<bool>,
     /// Whether a unit's part has one from earlier in this step.
@@ -53,10 +60,11 @@ impl<D: Device> Gradients<D> {
     pub(crate) fn new(
         device: &D,
         layout: &FlatLayout,
-        params: usize,
+        spec: &ModelSpec,
         shares: Shares,
         settings: &Settings,
     ) -> Result<Self, EngineError> {
+        let (params, tied) = (spec.params.len(), is_tied(spec));
         let dtype = settings.gradient_type();
         let held = |len| shares.gradients(len);
         let sums = zeroed(device, "gradients", &layout.units, dtype, Category::Gradients, held, |_, _| {
@@ -64,8 +72,10 @@ impl<D: Device> Gradients<D> {
         })?;
         let mut work = Vec::new();
         if shares.zero() >= Zero::Two {
-            let largest = layout.units.iter().map(|unit| unit.len).max().unwrap_or(0);
-            for _ in 0..BUFFERS {
+            let last = layout.units.len() - 1;
+            for number in 0..BUFFERS {
+                let own = (0..=last).filter(|unit| buffer(*unit, last, tied) == number);
+                let largest = own.map(|unit| layout.units[unit].len).max().unwrap_or(0);
                 device.ledger().operation("gradients of a micro-batch");
                 let shape = Shape::vector(largest);
                 work.push(Work::Idle(Tensor::new(
@@ -80,7 +90,7 @@ impl<D: Device> Gradients<D> {
         Ok(Self {
             shares,
             work,
-            next: 0,
+            tied,
             written: vec![false; params],
             begun: vec![false; sums.len()],
             flying: Vec::new(),
@@ -111,11 +121,10 @@ impl<D: Device> Gradients<D> {
         if self.work.is_empty() {
             return Ok(());
         }
-        let at = self.next;
-        self.next = (at + 1) % self.work.len();
+        let at = buffer(unit, layout.units.len() - 1, self.tied);
         self.land(device, group, at)?;
         let Work::Idle(buffer) = std::mem::replace(&mut self.work[at], Work::Lost) else {
-            panic!("a work buffer is free when the unit after the next begins")
+            panic!("a work buffer is free before another unit computes into it")
         };
         let buffer = buffer.window(0, Shape::vector(layout.units[unit].len)).placed(self.shares.owed());
         self.work[at] = Work::Open(unit, buffer);
@@ -136,7 +145,8 @@ impl<D: Device> Gradients<D> {
         Ok(())
     }
 
-    /// A unit's gradients of this micro-batch, the step's `last` or not, are complete: the ranks begin to sum them.
+    /// A unit's gradients of this micro-batch, the step's `last` or not, are complete: the ranks begin to sum them, and complete
+    /// the sums that were under way while it computed.
     pub(crate) fn close(
         &mut self,
         device: &D,
@@ -148,6 +158,20 @@ impl<D: Device> Gradients<D> {
         if self.work.is_empty() {
             return if last { self.sum_whole(device, groups, unit) } else { Ok(()) };
         }
+        let flying = |at: &usize| matches!(self.work[*at], Work::Flying(..));
+        let before: Vec<usize> = (0..self.work.len()).filter(flying).collect();
+        self.send(device, groups, layout, unit)?;
+        before.into_iter().try_for_each(|at| self.land(device, groups.shard.as_ref(), at))
+    }
+
+    /// The ranks begin to sum what is in a unit's work buffer.
+    fn send(
+        &mut self,
+        device: &D,
+        groups: &Groups<D>,
+        layout: &FlatLayout,
+        unit: usize,
+    ) -> Result<(), CommError> {
         let open = |work: &Work<D>| matches!(work, Work::Open(u, _) if *u == unit);
         let at = self.work.iter().position(open).expect("a unit's work buffer was opened");
         // The unit's part is away where its other use, at a tied head, is still under way.
@@ -200,7 +224,7 @@ impl<D: Device> Gradients<D> {
         Ok(())
     }
 
-    /// The gradients of one of several uses of a unit's parameters are complete.
+    /// The gradients of one of several uses of a unit's parameters are complete, beside those of the unit that uses them.
     pub(crate) fn close_use(
         &mut self,
         device: &D,
@@ -208,15 +232,18 @@ impl<D: Device> Gradients<D> {
         layout: &FlatLayout,
         unit: usize,
     ) -> Result<(), CommError> {
-        if self.work.is_empty() { Ok(()) } else { self.close(device, groups, layout, unit, false) }
+        if self.work.is_empty() { Ok(()) } else { self.send(device, groups, layout, unit) }
+    }
+
+    /// A micro-batch is through: waits for the sums of its last units, which would otherwise be under way for all of the next
+    /// one's forward.
+    pub(crate) fn end_micro_batch(&mut self, device: &D, groups: &Groups<D>) -> Result<(), CommError> {
+        (0..self.work.len()).try_for_each(|at| self.land(device, groups.shard.as_ref(), at))
     }
 
     /// Waits for all sums of the step, and adds the replicas'. After this each unit's gradients are what this rank's
     /// optimizer reads.
     pub(crate) fn finish(&mut self, device: &D, groups: &Groups<D>) -> Result<(), CommError> {
-        for at in 0..self.work.len() {
-            self.land(device, groups.shard.as_ref(), at)?;
-        }
         let flying = std::mem::take(&mut self.flying);
         if self.shares.zero() == Zero::None {
             return self.settle(device, groups.replicate.as_ref(), flying);

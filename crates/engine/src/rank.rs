@@ -70,7 +70,7 @@ impl<D: Device> Rank<D> {
         let rounded = settings.precision != Precision::F32;
         Ok(Self {
             masters: rounded.then(|| state("master weights", Category::MasterWeights)).transpose()?,
-            gradients: Gradients::new(&device, layout, spec.params.len(), shares, &settings)?,
+            gradients: Gradients::new(&device, layout, &spec, shares, &settings)?,
             first: state("first moment", Category::OptimizerState)?,
             second: state("second moment", Category::OptimizerState)?,
             batch: Batch::new(&device, &spec.config, &settings, shares.tokens())?,

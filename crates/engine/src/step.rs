@@ -139,7 +139,8 @@ impl<D: Device> Rank<D> {
         gradients.open(device, group, weights.layout(), 0)?;
         let mut sink = GradSink::new(device, weights.layout(), gradients);
         stack.embedding.backward(device, seq, tokens, dx, &mut sink).in_unit(0)?;
-        Ok(gradients.close(device, groups, weights.layout(), 0, last)?)
+        gradients.close(device, groups, weights.layout(), 0, last)?;
+        Ok(gradients.end_micro_batch(device, groups)?)
     }
 
     /// The collectives of a step's micro-batches, without the units that compute between them: in the order in which
@@ -165,6 +166,7 @@ impl<D: Device> Rank<D> {
                     gradients.close_use(device, groups, weights.layout(), 0)?;
                 }
             }
+            gradients.end_micro_batch(device, groups)?;
         }
         Ok(())
     }

@@ -395,6 +395,14 @@ impl LocalGroup {
         // An entry's former use must be over for all who read it.
         if let Some(before) = number.checked_sub(RING as u64) {
             let what = Waiting { collective, number: before };
+            let own = &self.entry(self.rank, number).finished;
+            let message = matches!(call, Call::Send { .. } | Call::Receive { .. });
+            if !message && own.load(Ordering::SeqCst) <= before {
+                // The others may be waiting for this one: none would ever go on.
+                let reason =
+                    format!("number {} is under way still, and {RING} are as many as may be", before + 1);
+                return Err(self.error(collective, self.seat.fail(reason)));
+            }
             match call {
                 Call::Send { to, .. } => {
                     self.until(*to, what, &self.message(self.rank, *to, number).finished)?;

@@ -76,13 +76,13 @@ fn tt_2899_one_timeout_says_who_waits_for_whom_and_where() {
         drop(group.carry_out(device, Call::Barrier)?);
         match groups.rank {
             // Not the first to give up.
-            0 => std::thread::sleep(Duration::from_millis(100)),
+            0 => std::thread::sleep(Duration::from_millis(500)),
             1 => {
                 let buffer = tensor(device, group, DType::F32, &[1], WHOLE);
                 return group.carry_out(device, Call::Receive { from: 2, buffer }).map(drop);
             }
             // Busy with something else for too long.
-            _ => std::thread::sleep(Duration::from_millis(1500)),
+            _ => std::thread::sleep(Duration::from_millis(3000)),
         }
         group.carry_out(device, Call::Barrier).map(drop)
     });

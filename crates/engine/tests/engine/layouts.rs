@@ -1,13 +1,14 @@
 //! A layout changes what a step costs, never what it computes: ranks against one device, for gradients, losses and states.
 
 use super::common::{
-    BUDGET, FROZEN, Job, Layout, MODES, Model, Outcome, REORDERED, cases, change, families, frozen_jobs,
-    near, params, settings,
+    BUDGET, FROZEN, Hook, Job, Layout, MODES, Model, Outcome, REORDERED, cases, change, families,
+    frozen_jobs, near, params, settings, train_share, wrapped,
 };
+use memwall_comm::{Call, CommError, Group, Groups, Pending};
 use memwall_engine::{EngineError, Part, Place, Settings, Zero, predict, predict_by_running};
 use memwall_layout::Mesh;
 use memwall_tensor::device::Memory;
-use memwall_tensor::{Description, Event};
+use memwall_tensor::{Cpu, Description, Event};
 use proptest::prelude::*;
 
 const DESCRIPTION: Description = Description { threads: 1 };
@@ -285,5 +286,58 @@ fn tt_1750_initial_values_are_those_of_one_device_in_every_layout() {
                 assert_eq!(values, all[held], "{layout:?}");
             }
         }
+    }
+}
+
+/// Delays that differ from rank to rank.
+struct Slow {
+    rank: u64,
+    count: std::sync::atomic::AtomicU64,
+}
+
+impl Slow {
+    fn think(&self) {
+        let number = self.count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let micros = memwall_tensor::math::random_u64(self.rank, number) % 400;
+        std::thread::sleep(std::time::Duration::from_micros(micros));
+    }
+}
+
+impl Hook for Slow {
+    fn start(
+        &self,
+        group: &dyn Group<Cpu>,
+        device: &Cpu,
+        call: Call<Cpu>,
+    ) -> Result<Pending<Cpu>, CommError> {
+        self.think();
+        group.start(device, call)
+    }
+
+    fn wait(
+        &self,
+        group: &dyn Group<Cpu>,
+        device: &Cpu,
+        pending: Pending<Cpu>,
+    ) -> Result<Call<Cpu>, CommError> {
+        self.think();
+        group.wait(device, pending)
+    }
+}
+
+/// PiPPy pull request 1088: a slow rank broke the order of things.
+#[test]
+fn pippy_pr_1088_random_delays_of_each_rank_change_nothing() {
+    let job = deterministic(Model::SMALL).with(|s| s.micro_batches = 8);
+    let batches = batches(&job, 4);
+    let want = bits(&Layout::SINGLE.train(&job, &batches));
+    for layout in Layout::of(4) {
+        let wrap = |groups: Groups<Cpu>| {
+            let slow = Slow { rank: groups.rank as u64, count: Default::default() };
+            wrapped(groups, &std::sync::Arc::new(slow))
+        };
+        let ranks = layout.on_ranks(&job, wrap, |rank| train_share(rank, &batches, true));
+        let outcome = Layout::if_together(&job, ranks.into_iter().map(Result::unwrap).collect()).unwrap();
+        assert!(bits(&outcome) == want, "{layout:?}");
     }
 }

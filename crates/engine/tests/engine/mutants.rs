@@ -1,10 +1,9 @@
 //! Is a step that leaves a collective out, does it twice or scales its result ever taken for a right one? Each collective of
 //! each path's step is disturbed in turn, on all ranks alike: the engine must refuse, or the result must differ.
 
-use super::common::{Job, Layout, Model, Outcome, settings, train_share};
-use memwall_comm::{Call, Clock, Collective, CommError, Group, Groups, Pending, Traffic};
+use super::common::{Hook, Job, Layout, Model, Outcome, settings, train_share, wrapped};
+use memwall_comm::{Call, Collective, CommError, Group, Groups, Pending};
 use memwall_engine::{Keep, Settings};
-use memwall_layout::Axis;
 use memwall_tensor::device::Memory;
 use memwall_tensor::{Cpu, DType, SliceMut, Tensor};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,31 +22,26 @@ enum Fault {
     Rescale,
 }
 
-/// What the groups of one rank have in common.
+/// What is done to one collective of a rank.
 #[derive(Debug)]
-struct Plan {
+struct Disturbed {
     fault: Fault,
-    /// Which collective of the rank is disturbed, over all of its groups.
+    /// Which of them, over all of the rank's groups.
     number: usize,
     started: AtomicUsize,
     hit: Mutex<Option<Collective>>,
-}
-
-/// A group that disturbs one of its rank's collectives.
-struct Disturbed {
-    group: Box<dyn Group<Cpu>>,
-    plan: Arc<Plan>,
-    /// Calls that were left out, waiting to be given back, and those to be changed, by what stands in for them.
+    /// Calls that something else stands in for, to be given back.
     kept: Mutex<Vec<Call<Cpu>>>,
 }
 
 impl Disturbed {
     fn is_hit(&self, call: &Call<Cpu>) -> bool {
-        let hit = self.plan.started.fetch_add(1, Ordering::Relaxed) == self.plan.number;
-        if hit && self.plan.fault != Fault::None {
-            *self.plan.hit.lock().unwrap() = Some(call.collective());
+        let now = self.started.fetch_add(1, Ordering::Relaxed) == self.number;
+        let hit = now && self.fault != Fault::None;
+        if hit {
+            *self.hit.lock().unwrap() = Some(call.collective());
         }
-        hit && self.plan.fault != Fault::None
+        hit
     }
 }
 
@@ -112,53 +106,43 @@ fn again(group: &dyn Group<Cpu>, call: Call<Cpu>) -> Option<Call<Cpu>> {
     })
 }
 
-impl Group<Cpu> for Disturbed {
-    fn rank(&self) -> usize {
-        self.group.rank()
-    }
-    fn size(&self) -> usize {
-        self.group.size()
-    }
-    fn axes(&self) -> &[Axis] {
-        self.group.axes()
-    }
-    fn start(&self, device: &Cpu, call: Call<Cpu>) -> Result<Pending<Cpu>, CommError> {
-        if self.group.size() == 1 || !self.is_hit(&call) {
-            return self.group.start(device, call);
+impl Hook for Disturbed {
+    fn start(
+        &self,
+        group: &dyn Group<Cpu>,
+        device: &Cpu,
+        call: Call<Cpu>,
+    ) -> Result<Pending<Cpu>, CommError> {
+        if group.size() == 1 || !self.is_hit(&call) {
+            return group.start(device, call);
         }
-        match self.plan.fault {
-            // All ranks leave it out: in its place something harmless goes round.
-            Fault::Skip => {
-                let pending = self.group.start(device, Call::Barrier)?;
-                self.kept.lock().unwrap().push(poisoned(device, call));
-                Ok(pending)
+        // All ranks do the same: something harmless goes round in the place of what was left out, or was carried out at once
+        // so that its result could be changed.
+        let changed = match self.fault {
+            Fault::Skip => poisoned(device, call),
+            Fault::Double => {
+                let done = group.carry_out(device, call)?;
+                match again(group, done) {
+                    Some(call) => group.carry_out(device, call)?,
+                    None => return Err(CommError::new(Collective::Barrier, 0, 1, "nothing to do twice")),
+                }
             }
-            // Carried out at once, so that its result can be changed before it is given back.
-            _ => {
-                let done = self.group.carry_out(device, call)?;
-                let changed = match self.plan.fault {
-                    Fault::Double => match again(self.group.as_ref(), done) {
-                        Some(call) => self.group.carry_out(device, call)?,
-                        None => return Err(CommError::new(Collective::Barrier, 0, 1, "nothing to do twice")),
-                    },
-                    _ => rescaled(device, done),
-                };
-                let pending = self.group.start(device, Call::Barrier)?;
-                self.kept.lock().unwrap().push(changed);
-                Ok(pending)
-            }
-        }
+            _ => rescaled(device, group.carry_out(device, call)?),
+        };
+        let pending = group.start(device, Call::Barrier)?;
+        self.kept.lock().unwrap().push(changed);
+        Ok(pending)
     }
-    fn wait(&self, device: &Cpu, pending: Pending<Cpu>) -> Result<Call<Cpu>, CommError> {
+
+    fn wait(
+        &self,
+        group: &dyn Group<Cpu>,
+        device: &Cpu,
+        pending: Pending<Cpu>,
+    ) -> Result<Call<Cpu>, CommError> {
         let stands_in = pending.collective() == Collective::Barrier;
-        let done = self.group.wait(device, pending)?;
+        let done = group.wait(device, pending)?;
         Ok(if stands_in { self.kept.lock().unwrap().remove(0) } else { done })
-    }
-    fn traffic(&self) -> Traffic {
-        self.group.traffic()
-    }
-    fn clock(&self) -> Clock {
-        self.group.clock()
     }
 }
 
@@ -171,18 +155,10 @@ fn disturbed(
 ) -> (Result<Outcome, String>, usize, Option<Collective>) {
     let plans = Mutex::new(Vec::new());
     let wrap = |groups: Groups<Cpu>| {
-        let plan = Arc::new(Plan { fault, number, started: AtomicUsize::new(0), hit: Mutex::default() });
+        let (started, hit, kept) = (AtomicUsize::new(0), Mutex::default(), Mutex::default());
+        let plan = Arc::new(Disturbed { fault, number, started, hit, kept });
         plans.lock().unwrap().push(plan.clone());
-        let one = |group| {
-            Box::new(Disturbed { group, plan: plan.clone(), kept: Mutex::default() }) as Box<dyn Group<Cpu>>
-        };
-        Groups {
-            mesh: groups.mesh,
-            rank: groups.rank,
-            data: one(groups.data),
-            shard: one(groups.shard),
-            replicate: one(groups.replicate),
-        }
+        wrapped(groups, &plan)
     };
     let batches = [job.batch(0), job.batch(1)];
     let ranks = layout.on_ranks(job, wrap, |rank| train_share(rank, &batches, false));

@@ -5,12 +5,14 @@ mod jobs;
 mod layouts;
 mod models;
 mod references;
+mod wrapped;
 
 pub use batches::Batch;
 pub use jobs::*;
 pub use layouts::{Layout, Outcome, train as train_share};
 pub use models::{Model, families};
 pub use references::{Bf16Reference, FOLDERS, Reference, deviation, without_key_bias};
+pub use wrapped::{Hook, wrapped};
 
 use memwall_comm::Groups;
 use memwall_engine::{AdamWSettings, Decay, Keep, Part, Precision, Rank, Schedule, Settings, Zero};
