@@ -204,8 +204,8 @@ impl<D: Memory> Call<D> {
             return fail(format!("{len} elements are no equal parts for {size} ranks"));
         }
         let sums = matches!(self.collective(), Collective::AllReduce | Collective::ReduceScatter);
-        if sums && dtype == DType::I32 {
-            return fail("there are no sums of I32".into());
+        if sums && matches!(dtype, DType::I32 | DType::U8) {
+            return fail(format!("there are no sums of {dtype:?}"));
         }
         match self {
             Call::AllGather { part: Some(part), .. } | Call::ReduceScatter { part: Some(part), .. } => {

@@ -9,6 +9,7 @@
 //! - [`predict`] says what a run will do to memory: every block, in order.
 //! - [`Generator`] writes text with a key/value cache, from the same pieces of the same units.
 
+mod blame;
 mod common;
 mod error;
 mod flat;

@@ -3,12 +3,11 @@
 use crate::error::InUnit;
 use crate::gather::is_tied;
 use crate::rank::wide_sums;
-use crate::settings::{Load, Part, StepReport};
+use crate::settings::{Load, StepReport};
 use crate::sink::GradSink;
 use crate::unit::LossSum;
 use crate::{EngineError, Keep, Rank};
 use memwall_comm::Call;
-use memwall_model::ParamId;
 use memwall_tensor::Phase;
 use memwall_tensor::device::Device;
 use memwall_tensor::fixed::Wide;
@@ -43,7 +42,7 @@ impl<D: Device> Rank<D> {
             live: self.device.ledger().state().live,
         };
         if !report.loss.is_finite() || !report.gradient_norm.is_finite() {
-            return Err(self.not_finite(&report));
+            return Err(self.not_finite(report.step, report.loss));
         }
         self.step += 1;
         Ok(report)
@@ -192,28 +191,5 @@ impl<D: Device> Rank<D> {
         let sums = self.sums.as_ref().expect(SUMS);
         self.device.read(sums.view().slice, bytemuck::cast_slice_mut(&mut e));
         (Wide::from_elements([e[0], e[1], e[2]]), Wide::from_elements([e[3], e[4], e[5]]))
-    }
-
-    /// Names the first tensor that is not finite: weights before gradients, since the former cause the latter. Of what ranks
-    /// share each sees its part, so not all may find one.
-    fn not_finite(&self, report: &StepReport) -> EngineError {
-        let ids = || (0..self.spec.params.len()).map(ParamId);
-        let bad = |values: Vec<f32>| values.iter().any(|x| !x.is_finite());
-        let weight = ids().find(|&p| bad(self.device.read_f32(self.part(Part::Weight, p))));
-        // Finite gradients whose squares are beyond a wide sum: the largest is to blame.
-        let size = |p| self.gradient(p).iter().fold(0f32, |m, x| m.max(x.abs()));
-        let largest =
-            || ids().max_by(|&a, &b| size(a).total_cmp(&size(b))).filter(|_| report.loss.is_finite());
-        let gradient = || ids().find(|&p| bad(self.gradient(p))).or_else(largest);
-        let name = |p: ParamId| &self.spec.param(p).name;
-        EngineError::NotFinite {
-            step: report.step,
-            what: if report.loss.is_finite() { "gradient" } else { "loss" },
-            tensor: match weight.map(|p| format!("the weight {}", name(p))) {
-                Some(w) => w,
-                None => gradient()
-                    .map_or_else(|| "the loss itself".into(), |p| format!("the gradient of {}", name(p))),
-            },
-        }
     }
 }

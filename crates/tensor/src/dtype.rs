@@ -11,6 +11,8 @@ pub enum DType {
     I32,
     /// Fixed-point sums (see [`crate::fixed`]), and keys of random streams.
     I64,
+    /// Bytes that collectives carry for whoever knows what they mean.
+    U8,
 }
 
 impl DType {
@@ -22,6 +24,7 @@ impl DType {
     /// Bytes of one element.
     pub const fn bytes(self) -> usize {
         match self {
+            DType::U8 => 1,
             DType::BF16 => 2,
             DType::F32 | DType::I32 => 4,
             DType::I64 => 8,

@@ -64,7 +64,7 @@ impl Said {
     /// As errors show it.
     fn text(self) -> String {
         let collective = Collective::ALL.get((self.kind >> 48) as usize).map_or("nothing", |c| c.name());
-        let dtype = [DType::F32, DType::BF16, DType::I32, DType::I64]
+        let dtype = [DType::F32, DType::BF16, DType::I32, DType::I64, DType::U8]
             .into_iter()
             .find(|d| *d as u64 == self.kind >> 40 & 0xff);
         let root = match self.kind & 0xffff {

@@ -50,6 +50,7 @@ pub fn tensor(
         DType::BF16 => values.iter().flat_map(|v| bf16::from_f32(*v as f32).to_le_bytes()).collect(),
         DType::I32 => values.iter().flat_map(|v| (*v as i32).to_le_bytes()).collect(),
         DType::I64 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+        DType::U8 => values.iter().map(|v| *v as u8).collect(),
     };
     device.write(t.view_mut().slice, &bytes);
     t
@@ -64,6 +65,7 @@ pub fn values(device: &Cpu, t: &Tensor<Cpu>) -> Vec<i64> {
         DType::BF16 => bf16::from_le_bytes(c.try_into().unwrap()).wide() as i64,
         DType::I32 => i64::from(i32::from_le_bytes(c.try_into().unwrap())),
         DType::I64 => i64::from_le_bytes(c.try_into().unwrap()),
+        DType::U8 => i64::from(c[0] as i8),
     };
     bytes.chunks_exact(size).map(value).collect()
 }

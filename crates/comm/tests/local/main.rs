@@ -161,6 +161,7 @@ fn what_no_group_can_do_is_refused_before_anyone_is_told() {
         refused(Call::Broadcast { root: 2, buffer: t(1, WHOLE) }, "there is no rank 2");
         refused(Call::Send { to: group.rank(), buffer: t(1, WHOLE) }, "does not talk to itself");
         refused(Call::AllReduce(tensor(device, group, DType::I32, &[1], SUM)), "no sums of I32");
+        refused(Call::AllReduce(tensor(device, group, DType::U8, &[1], SUM)), "no sums of U8");
         // None of these counted: the next collective is the first for both.
         drop(group.carry_out(device, Call::Barrier).unwrap());
         assert_eq!(group.traffic().calls[Collective::Barrier as usize], 1);

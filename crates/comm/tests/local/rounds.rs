@@ -86,7 +86,7 @@ impl Round<'_> {
 
     fn all_to_all(&self, part: usize) {
         let (rank, whole) = (self.group.rank(), part * self.group.size());
-        let t = |values: &[i64]| tensor(self.device, self.group, DType::I32, values, PART);
+        let t = |values: &[i64]| self.tensor(values, PART);
         let call = Call::AllToAll { from: t(&self.mine(whole)), to: t(&vec![99; whole]) };
         let Call::AllToAll { to, .. } = self.carry_out(call) else { panic!("another collective came back") };
         let want = (0..self.group.size()).flat_map(|r| (0..part).map(move |i| self.of(r, rank * part + i)));
@@ -123,8 +123,12 @@ pub fn round(device: &Cpu, group: &dyn Group<Cpu>, seed: u64, number: u64) {
     let dtype = [DType::F32, DType::BF16, DType::I64][draw(0, 3) as usize];
     // Empty, odd, and of several blocks.
     let part = [0, 1, 3, 17, 64, 1025, 3000][draw(1, 7) as usize];
-    let round = Round { device, group, seed, number, dtype };
-    match draw(3, 8) {
+    // What is carried and not summed may be bytes and integers too.
+    let carried = [dtype, DType::I32, DType::U8][draw(8, 3) as usize];
+    let kind = draw(3, 8);
+    let sums = matches!(kind, 0 | 3 | 4);
+    let round = Round { device, group, seed, number, dtype: if sums { dtype } else { carried } };
+    match kind {
         0 => round.all_reduce(part + draw(4, 5) as usize),
         kind @ 1..=2 => round.all_gather(part, kind == 1),
         3 => round.reduce_scatter(part, false, draw(5, 2) == 0),

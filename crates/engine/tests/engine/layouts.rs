@@ -289,6 +289,42 @@ fn tt_1750_initial_values_are_those_of_one_device_in_every_layout() {
     }
 }
 
+/// torchtitan issue 951: one bad weight makes everything bad; of what ranks share, one of them holds it.
+#[test]
+fn tt_951_every_rank_names_the_tensor_that_one_of_them_holds() {
+    let job = deterministic(Model::SMALL).with(|s| s.micro_batches = 4);
+    let (batch, mut poisoned) = (job.batch(0), 0);
+    for layout in Layout::of(4) {
+        for bad in [0, 1, 2, 3] {
+            let said = layout.on_ranks(
+                &job,
+                |groups| groups,
+                |rank| {
+                    // The last that this rank holds of any, on one rank, or on all replicas of what it holds. Of small units the
+                    // last part may be padding alone.
+                    let all: Vec<_> = params(rank).collect();
+                    let last = all.into_iter().rev().find(|p| !rank.owned(*p).is_empty());
+                    let mine = layout.dp_shard == 1 || rank.groups().shard.rank() == bad % layout.dp_shard;
+                    let Some(last) = last.filter(|_| mine) else {
+                        return Ok((None, batch.step_of(rank).err().map(|e| e.to_string())));
+                    };
+                    let at = rank.owned(last).start - rank.held(Part::Weight, last).start;
+                    change(rank, last, |i, x| if i == at { f32::NAN } else { x });
+                    let name = rank.spec().param(last).name.clone();
+                    Ok((Some(name), batch.step_of(rank).err().map(|e| e.to_string())))
+                },
+            );
+            let said: Vec<_> = said.into_iter().map(Result::unwrap).collect();
+            let Some(name) = said.iter().find_map(|(name, _)| name.clone()) else { continue };
+            poisoned += 1;
+            let named =
+                |e: &Option<String>| e.as_ref().is_some_and(|e| e.contains(&format!("the weight {name}")));
+            assert!(said.iter().all(|(_, e)| named(e)), "{layout:?}: {said:?}");
+        }
+    }
+    assert!(poisoned > 12, "{poisoned}");
+}
+
 /// Delays that differ from rank to rank.
 struct Slow {
     rank: u64,
