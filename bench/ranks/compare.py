@@ -19,6 +19,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 STEP = os.path.join(HERE, "..", "step")
 sys.path.insert(0, STEP)
 import quiet  # noqa: E402
+from allocator import preload  # noqa: E402
 
 TARGET = "target/bench/step"
 OURS = {"data parallel": ["parallel.zero=0"], "ZeRO-2": ["parallel.zero=2"], "ZeRO-3": ["parallel.zero=3"]}
@@ -126,12 +127,6 @@ def memwall(args, name, sets):
     child.wait()
     timed = metrics[args.warmup:count]
     return Row(f"memwall {name}", [m["seconds"] for m in timed], timed[0]["tokens"], [m["loss"] for m in metrics], memory, cores)
-
-
-def preload():
-    folders = [f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64", "/usr/lib"]
-    names = ["libtcmalloc_minimal.so.4", "libtcmalloc.so.4"]
-    return next((path for folder in folders for name in names if os.path.exists(path := f"{folder}/{name}")), None)
 
 
 def torch(args, name, options):

@@ -18,6 +18,7 @@ import time
 import tomllib
 
 import quiet
+from allocator import preload
 
 HERE = os.path.dirname(__file__)
 TARGET = "target/bench/step"
@@ -66,13 +67,6 @@ def write_text(size=1 << 21):
         words = ["".join(draw.choices("etaoinshrdlu", k=draw.randint(1, 9))) for _ in range(1000)]
         with open(path, "w") as file:
             file.write(" ".join(draw.choices(words, k=size // 6)))
-
-
-def preload():
-    """The allocator that serves PyTorch best, where this machine has it."""
-    folders = [f"/usr/lib/{os.uname().machine}-linux-gnu", "/usr/lib64", "/usr/lib"]
-    names = ["libtcmalloc_minimal.so.4", "libtcmalloc.so.4"]
-    return next((path for folder in folders for name in names if os.path.exists(path := f"{folder}/{name}")), None)
 
 
 class Row:

@@ -103,7 +103,7 @@ pub trait Group<D: Memory>: Send {
         self.wait(device, self.start(device, call)?)
     }
 
-    /// What this rank has got from others so far.
+    /// What this rank has moved between its memory and others' so far.
     fn traffic(&self) -> Traffic;
 
     /// Time spent so far.

@@ -52,7 +52,7 @@ impl<D: Memory> Groups<D> {
         if size == 1 { Box::new(Solo) } else { Box::new(group()) }
     }
 
-    /// What this rank has got along each group's axes, in the order of [`Groups::AXES`].
+    /// What this rank has moved along each group's axes, in the order of [`Groups::AXES`].
     pub fn traffic(&self) -> [Traffic; 3] {
         [&self.data, &self.shard, &self.replicate].map(|g| g.traffic())
     }

@@ -27,7 +27,7 @@ pub struct Prediction {
     pub run: LedgerState,
     /// FLOPs that the device carries out in a step, recomputation included.
     pub step_flops: Flops,
-    /// What the rank gets from others in a step, along the axes of each group ([`Groups::AXES`]).
+    /// What the rank moves between its memory and others' in a step, along the axes of each group ([`Groups::AXES`]).
     pub step_traffic: [Traffic; 3],
     /// What happens to memory, in order.
     pub events: Events,
