@@ -3,15 +3,14 @@
 mod common;
 
 use memwall_checkpoint::{Disk, Export, FloatType, RunState, Store, write_model};
-use memwall_comm::Groups;
 use memwall_comm::local::Fabric;
 use memwall_engine::{
     AdamWSettings, Decay, Keep, MicroBatch, Part, Precision, Rank, Schedule, Settings, Zero,
 };
 use memwall_layout::Mesh;
 use memwall_model::{ModelConfig, ModelSpec, ParamId};
+use memwall_tensor::Cpu;
 use memwall_tensor::device::Memory;
-use memwall_tensor::{Cpu, Description};
 use std::path::Path;
 use std::time::Duration;
 
@@ -60,26 +59,10 @@ fn on<T: Send>(
         optimizer: AdamWSettings { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 },
         schedule: Schedule { peak: 1e-2, last: 1e-2, warmup: 0, steps: 9, decay: Decay::Constant },
     };
-    let one = |rank: usize| {
-        let device = Cpu::new(Description { threads: 1 }, BUDGET).unwrap();
-        let (device, groups) = match mesh.world() {
-            1 => (device, Groups::solo()),
-            _ => (device.sharing(fabric.arena(rank).clone()), fabric.groups(rank)),
-        };
+    fabric.threads(BUDGET, |device, groups| {
         let mut rank = Rank::new(device, groups, spec(), settings).unwrap();
         rank.initialize();
         work(&mut rank)
-    };
-    std::thread::scope(|scope| {
-        let ranks: Vec<_> = (0..mesh.world())
-            .map(|r| {
-                scope.spawn({
-                    let one = &one;
-                    move || one(r)
-                })
-            })
-            .collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
     })
 }
 

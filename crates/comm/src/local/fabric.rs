@@ -57,6 +57,11 @@ impl Fabric {
         [board].into_iter().chain(self.arenas.iter().map(|a| &**a)).filter_map(Region::file).collect()
     }
 
+    /// Number of ranks.
+    pub(super) fn world(&self) -> usize {
+        self.mesh.world()
+    }
+
     /// The arena of a rank, for its device.
     pub fn arena(&self, rank: usize) -> &Arc<Region> {
         &self.arenas[rank]

@@ -1,79 +1,20 @@
 //! A group of ranks that read each other's memory.
 
+mod messages;
+
 use super::board::{Entry, RING};
+use super::said::{NONE, Said};
 use super::watch::{Seat, Waiting};
 use crate::group::Promise;
 use crate::traffic::share;
 use crate::{Call, Clock, Collective, CommError, Group, Pending, Traffic};
 use memwall_layout::Axis;
 use memwall_tensor::device::Memory;
-use memwall_tensor::{Cpu, DType, Region, Tensor};
+use memwall_tensor::{Cpu, Region};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-/// No buffer.
-const NONE: u64 = u64::MAX;
-
-/// What a rank publishes of a collective.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Said {
-    /// Operation, type of elements, and root or peer: what all ranks must agree on, with `len`.
-    kind: u64,
-    len: u64,
-    /// Offset of the whole, or of the only buffer, in the rank's arena.
-    whole: u64,
-    /// Offset of the part.
-    part: u64,
-}
-
-impl Said {
-    fn of(device: &Cpu, call: &Call<Cpu>) -> Self {
-        let (len, dtype) = call.size();
-        let offset = |t: &Tensor<Cpu>| device.shared_offset(t.view().slice).unwrap_or(NONE);
-        let (whole, part) = match call {
-            Call::AllReduce(b) | Call::Broadcast { buffer: b, .. } | Call::Send { buffer: b, .. } => {
-                (offset(b), NONE)
-            }
-            Call::AllGather { whole, part } => (offset(whole), part.as_ref().map_or(NONE, offset)),
-            Call::ReduceScatter { whole, .. } => (offset(whole), NONE),
-            Call::AllToAll { from, .. } => (offset(from), NONE),
-            Call::Receive { .. } | Call::Barrier => (NONE, NONE),
-        };
-        let peer = match call {
-            Call::Broadcast { root, .. } => *root as u64 + 1,
-            _ => 0,
-        };
-        let kind = (call.collective() as u64) << 48 | (dtype as u64) << 40 | peer;
-        Self { kind, len: len as u64, whole, part }
-    }
-
-    fn write(self, entry: &Entry, number: u64) {
-        for (word, value) in entry.what.iter().zip([self.kind, self.len, self.whole, self.part]) {
-            word.store(value, Ordering::Relaxed);
-        }
-        entry.published.store(number + 1, Ordering::SeqCst);
-    }
-
-    fn read(entry: &Entry) -> Self {
-        let [kind, len, whole, part] = [0, 1, 2, 3].map(|i| entry.what[i].load(Ordering::Relaxed));
-        Self { kind, len, whole, part }
-    }
-
-    /// As errors show it.
-    fn text(self) -> String {
-        let collective = Collective::ALL.get((self.kind >> 48) as usize).map_or("nothing", |c| c.name());
-        let dtype = [DType::F32, DType::BF16, DType::I32, DType::I64, DType::U8]
-            .into_iter()
-            .find(|d| *d as u64 == self.kind >> 40 & 0xff);
-        let root = match self.kind & 0xffff {
-            0 => String::new(),
-            root => format!(" from rank {}", root - 1),
-        };
-        format!("{collective} of {} elements of {:?}{root}", self.len, dtype.unwrap_or(DType::I64))
-    }
-}
 
 /// One rank's view of a group.
 pub(super) struct LocalGroup {
@@ -347,36 +288,6 @@ impl LocalGroup {
             Call::Send { .. } | Call::Receive { .. } => unreachable!("messages have entries of their own"),
         }
         self.finish(ticket)
-    }
-
-    /// The receiver reads, and tells the sender that it has.
-    fn exchange(&self, device: &Cpu, call: &mut Call<Cpu>, ticket: &Ticket) -> Result<(), CommError> {
-        let what = Waiting { collective: ticket.collective, number: ticket.number };
-        match call {
-            Call::Send { to, .. } => {
-                let entry = self.message(self.rank, *to, ticket.number);
-                self.until(*to, what, &entry.finished)
-            }
-            Call::Receive { from, buffer } => {
-                let entry = self.message(*from, self.rank, ticket.number);
-                self.until(*from, what, &entry.published)?;
-                let theirs = Said::read(entry);
-                let (len, dtype) = (buffer.shape().len(), buffer.dtype());
-                let kind = (Collective::Send as u64) << 48 | (dtype as u64) << 40;
-                if (theirs.kind, theirs.len) != (kind, len as u64) {
-                    let said = Said {
-                        kind: (Collective::Receive as u64) << 48 | (dtype as u64) << 40,
-                        ..ticket.said
-                    };
-                    return Err(self.mismatch(what, self.seat.rank, said, self.members[*from], theirs));
-                }
-                self.read(device, *from, theirs.whole, 0..len, buffer.view_mut().slice, Collective::Receive)?;
-                entry.finished.store(ticket.number + 1, Ordering::SeqCst);
-                self.seat.board.ring(self.seat.rank);
-                Ok(())
-            }
-            _ => unreachable!("only messages are exchanged"),
-        }
     }
 
     /// The number of the next collective or message, whose entry is free.

@@ -11,6 +11,8 @@ mod board;
 mod fabric;
 mod futex;
 mod group;
+mod said;
+mod threads;
 mod watch;
 
 pub use fabric::Fabric;

@@ -1,10 +1,10 @@
 //! Ranks as threads of this process, and tensors of small whole numbers.
 
+use memwall_comm::Group;
 use memwall_comm::local::Fabric;
-use memwall_comm::{Group, Groups};
 use memwall_layout::{Cut, Mesh, Placement, Placements, Reduction};
 use memwall_tensor::device::Memory;
-use memwall_tensor::{Category, Cpu, DType, Description, Float, Shape, Tensor, bf16};
+use memwall_tensor::{Category, Cpu, DType, Float, Shape, Tensor, bf16};
 use std::time::Duration;
 
 pub const ARENA: u64 = 1 << 25;
@@ -16,22 +16,6 @@ pub const WHOLE: Placement = Placement::Replicated;
 
 pub fn fabric(mesh: Mesh, timeout: Duration) -> Fabric {
     Fabric::new(mesh, ARENA, timeout).unwrap()
-}
-
-/// Has each rank of a mesh do `work` on a thread of its own, and returns what they returned.
-pub fn on<T: Send>(fabric: &Fabric, mesh: Mesh, work: impl Fn(&Cpu, Groups<Cpu>) -> T + Sync) -> Vec<T> {
-    std::thread::scope(|scope| {
-        let rank = |rank| {
-            let work = &work;
-            scope.spawn(move || {
-                let device = Cpu::new(Description { threads: 1 }, ARENA).unwrap();
-                let device = device.sharing(fabric.arena(rank).clone());
-                work(&device, fabric.groups(rank))
-            })
-        };
-        let ranks: Vec<_> = (0..mesh.world()).map(rank).collect();
-        ranks.into_iter().map(|r| r.join().unwrap()).collect()
-    })
 }
 
 /// A tensor of these values in a type, placed on all of a group's axes.

@@ -1,6 +1,6 @@
 //! Ranks that do not agree, are silent, end, or fail: errors that say who and where, in time, and never a hang.
 
-use super::common::{PATIENT, SUM, WHOLE, fabric, on, tensor};
+use super::common::{ARENA, PATIENT, SUM, WHOLE, fabric, tensor};
 use memwall_comm::{Call, CommError, Groups};
 use memwall_layout::Mesh;
 use memwall_tensor::device::Memory;
@@ -14,7 +14,8 @@ fn errors(
 ) -> Vec<String> {
     let mesh = Mesh::data_parallel(1, 3);
     let begin = Instant::now();
-    let said = on(&fabric(mesh, timeout), mesh, |device, groups| {
+    let said = fabric(mesh, timeout).threads(ARENA, |device, groups| {
+        let device = &device;
         work(device, &groups).err().map_or(String::new(), |e| e.to_string())
     });
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}: {said:?}", begin.elapsed());
@@ -126,7 +127,8 @@ fn the_supervisor_can_stop_all() {
             std::thread::sleep(Duration::from_millis(100));
             fabric.fail("rank 7 was killed");
         });
-        on(&fabric, mesh, |device, groups| {
+        fabric.threads(ARENA, |device, groups| {
+            let device = &device;
             if groups.rank == 0 {
                 std::thread::sleep(Duration::from_millis(400));
             }

@@ -4,7 +4,7 @@ mod common;
 mod faults;
 mod rounds;
 
-use common::{PART, PATIENT, SUM, WHOLE, fabric, on, tensor, values};
+use common::{ARENA, PART, PATIENT, SUM, WHOLE, fabric, tensor, values};
 use memwall_comm::local::Fabric;
 use memwall_comm::{Call, Collective, bytes_moved};
 use memwall_layout::Mesh;
@@ -18,7 +18,8 @@ fn burn_pr_3553_ten_thousand_collectives_of_random_kinds_sizes_and_delays() {
     for (ranks, rounds) in [(2, 4000), (3, 3000), (4, 3000)] {
         let mesh = Mesh::data_parallel(1, ranks);
         let fabric = fabric(mesh, PATIENT);
-        on(&fabric, mesh, |device, groups| {
+        fabric.threads(ARENA, |device, groups| {
+            let device = &device;
             (0..rounds).for_each(|number| round(device, groups.shard.as_ref(), 7 + ranks as u64, number));
         });
     }
@@ -28,7 +29,8 @@ fn burn_pr_3553_ten_thousand_collectives_of_random_kinds_sizes_and_delays() {
 fn groups_of_a_mesh_do_not_disturb_each_other() {
     let mesh = Mesh::data_parallel(2, 2);
     let fabric = fabric(mesh, PATIENT);
-    on(&fabric, mesh, |device, groups| {
+    fabric.threads(ARENA, |device, groups| {
+        let device = &device;
         let seed = |kind: u64, others: usize| kind * 100 + others as u64;
         let (row, column) = (groups.rank / 2, groups.rank % 2);
         for number in 0..300 {
@@ -43,7 +45,8 @@ fn groups_of_a_mesh_do_not_disturb_each_other() {
 fn collectives_under_way_may_be_waited_for_in_any_order() {
     let mesh = Mesh::data_parallel(1, 3);
     let fabric = fabric(mesh, PATIENT);
-    on(&fabric, mesh, |device, groups| {
+    fabric.threads(ARENA, |device, groups| {
+        let device = &device;
         let group = groups.shard.as_ref();
         for turn in 0..200 {
             let start = |k: i64| {
@@ -68,7 +71,8 @@ fn sums_are_formed_in_the_order_of_the_ranks_and_are_the_same_on_all() {
     let of = |rank: usize, i: usize| (given(3, 1, rank, i) as f32 + 0.1).exp() / 3.0;
     for dtype in [DType::F32, DType::BF16] {
         let fabric = fabric(mesh, PATIENT);
-        let got = on(&fabric, mesh, |device, groups| {
+        let got = fabric.threads(ARENA, |device, groups| {
+            let device = &device;
             let group = groups.shard.as_ref();
             let mut t = tensor(device, group, dtype, &vec![0; n], SUM);
             let own: Vec<f32> = (0..n).map(|i| of(group.rank(), i)).collect();
@@ -96,7 +100,8 @@ fn sums_are_formed_in_the_order_of_the_ranks_and_are_the_same_on_all() {
 #[test]
 fn an_overflow_of_a_fixed_point_sum_sticks_across_ranks() {
     let mesh = Mesh::data_parallel(1, 2);
-    let got = on(&fabric(mesh, PATIENT), mesh, |device, groups| {
+    let got = fabric(mesh, PATIENT).threads(ARENA, |device, groups| {
+        let device = &device;
         let group = groups.shard.as_ref();
         let mine = if group.rank() == 0 { [fixed::OVERFLOWED, i64::MAX, 4] } else { [1, 1, -9] };
         let call = Call::AllReduce(tensor(device, group, DType::I64, &mine, SUM));
@@ -109,7 +114,8 @@ fn an_overflow_of_a_fixed_point_sum_sticks_across_ranks() {
 fn the_bytes_that_cross_are_those_that_the_formula_says() {
     for ranks in [2, 3, 4] {
         let mesh = Mesh::data_parallel(ranks, 1);
-        on(&fabric(mesh, PATIENT), mesh, |device, groups| {
+        fabric(mesh, PATIENT).threads(ARENA, |device, groups| {
+            let device = &device;
             let group = groups.replicate.as_ref();
             for n in [0, 1, 40, 1000, 12 * 1024] {
                 let whole = n * ranks;
@@ -144,7 +150,8 @@ fn the_bytes_that_cross_are_those_that_the_formula_says() {
 #[test]
 fn what_no_group_can_do_is_refused_before_anyone_is_told() {
     let mesh = Mesh::data_parallel(1, 2);
-    on(&fabric(mesh, PATIENT), mesh, |device, groups| {
+    fabric(mesh, PATIENT).threads(ARENA, |device, groups| {
+        let device = &device;
         let group = groups.shard.as_ref();
         let t = |n: usize, p| tensor(device, group, DType::F32, &vec![1; n], p);
         let refused = |call: Call<Cpu>, why: &str| {
@@ -177,7 +184,7 @@ fn memory_files_are_opened_again_and_go_with_the_fabric() {
         let fabric = fabric(mesh, PATIENT);
         assert_eq!(fabric.files().len(), 3);
         let files = fabric.files().iter().map(|f| f.try_clone_to_owned().unwrap()).collect();
-        let same = Fabric::open(mesh, common::ARENA, PATIENT, files).unwrap();
+        let same = Fabric::open(mesh, ARENA, PATIENT, files).unwrap();
         same.fail("seen");
         assert_eq!(fabric.failure().unwrap().1, "seen");
     }

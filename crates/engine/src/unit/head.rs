@@ -33,10 +33,11 @@ impl Head {
         Self { norm, weight, chunk: Self::chunk(config.vocab_size) }
     }
 
-    /// Tokens whose logits exist at a time: at most 16 Mi logits, but no fewer than 64 tokens (a matrix product
-    /// of fewer rows would mostly read the weight), and no more than 512 (more gain nothing).
+    /// Tokens whose logits exist at a time: at most 8 Mi logits and a multiple of 64 tokens, so that chunks of usual
+    /// sequences are equal; but no fewer than 64 tokens (a matrix product of fewer rows would mostly read the weight), and no
+    /// more than 512 (more gain nothing).
     pub fn chunk(vocabulary: usize) -> usize {
-        ((16 << 20) / vocabulary).clamp(64, 512)
+        ((8 << 20) / vocabulary / 64 * 64).clamp(64, 512)
     }
 
     /// Loss of `x [tokens, hidden]` against `targets [tokens]`.

@@ -5,8 +5,8 @@ use memwall_comm::Groups;
 use memwall_comm::local::Fabric;
 use memwall_engine::{EngineError, Place, Rank, Settings, Zero};
 use memwall_layout::Mesh;
+use memwall_tensor::Cpu;
 use memwall_tensor::device::Memory;
-use memwall_tensor::{Cpu, Description};
 use std::time::Duration;
 
 /// How ranks share a job.
@@ -73,29 +73,15 @@ impl Layout {
         let mesh = self.mesh();
         let fabric = Fabric::new(mesh, BUDGET, Duration::from_secs(60)).unwrap();
         let settings = self.settings(job);
-        let one = |index: usize| {
-            let device = Cpu::new(Description { threads: 1 }, BUDGET).unwrap();
-            let alone = mesh.world() == 1;
-            let device = if alone { device } else { device.sharing(fabric.arena(index).clone()) };
-            let groups = wrap(if alone { Groups::solo() } else { fabric.groups(index) });
-            let mut rank = Rank::new(device, groups, job.spec(), settings)?;
+        fabric.threads(BUDGET, |device, groups| {
+            let index = groups.rank;
+            let mut rank = Rank::new(device, wrap(groups), job.spec(), settings)?;
             rank.initialize();
             let outcome = work(&mut rank);
             if let Err(e) = &outcome {
                 fabric.fail_rank(index, &e.to_string());
             }
             outcome
-        };
-        std::thread::scope(|scope| {
-            let ranks: Vec<_> = (0..mesh.world())
-                .map(|r| {
-                    scope.spawn({
-                        let one = &one;
-                        move || one(r)
-                    })
-                })
-                .collect();
-            ranks.into_iter().map(|r| r.join().unwrap()).collect()
         })
     }
 
