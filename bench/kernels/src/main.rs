@@ -2,6 +2,7 @@
 //! products against a vendor's library, and how long predictions take.
 
 mod cases;
+mod checkpoint;
 mod collectives;
 mod gemm;
 mod kernels;
@@ -34,6 +35,9 @@ enum Command {
     /// Collectives between ranks of this machine, as one line of JSON: `bench/collectives` compares them
     #[command(hide = true)]
     Collectives(CollectivesArgs),
+    /// Saving and loading a checkpoint, as one line of JSON: `bench/checkpoint` compares them
+    #[command(hide = true)]
+    Checkpoint(CheckpointArgs),
     /// One side of the comparison of matrix products: `gemm` starts it
     #[command(hide = true)]
     Worker(WorkerArgs),
@@ -96,6 +100,25 @@ struct CollectivesArgs {
 }
 
 #[derive(Debug, Args)]
+struct CheckpointArgs {
+    /// Job file whose model.config it is
+    #[arg(long)]
+    job: PathBuf,
+    /// Folder to write to; it is deleted
+    #[arg(long)]
+    folder: PathBuf,
+    /// Tokens of a step beside a save
+    #[arg(long, default_value_t = 512)]
+    tokens: usize,
+    /// Bytes reserved for what is not written when the optimizer begins
+    #[arg(long, default_value_t = 0)]
+    snapshot: u64,
+    /// Threads
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+}
+
+#[derive(Debug, Args)]
 struct WorkerArgs {
     /// Threads
     #[arg(long)]
@@ -128,6 +151,7 @@ fn main() -> ExitCode {
         Command::Kernels(args) => kernels::kernels(&args),
         Command::Gemm(args) => gemm::gemm(&args),
         Command::Plan(args) => plan::plan(&args),
+        Command::Checkpoint(args) => checkpoint::checkpoint(&args),
         Command::Collectives(args) => collectives::collectives(&args),
         Command::Worker(args) => worker::serve(&args),
     };

@@ -31,6 +31,7 @@ fn settings(keep: Keep) -> Settings {
         zero: Zero::None,
         clip: Some(1.0),
         seed: 1,
+        snapshot: 0,
         keep,
         optimizer: AdamWSettings { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 },
         schedule: Schedule { peak: 1e-4, last: 0.0, warmup: 0, steps: 100, decay: Decay::Cosine },

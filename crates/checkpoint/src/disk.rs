@@ -1,8 +1,9 @@
 //! File operations that change the disk, each of which a test can make fail.
 
 use crate::error::{At, CheckpointError};
+use rustix::io::Errno;
 use std::fs::{self, File};
-use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fmt, io};
@@ -14,7 +15,7 @@ pub enum Operation {
     MakeFolder,
     /// Make an empty file.
     MakeFile,
-    /// Append to a file.
+    /// Write to a file.
     Write,
     /// Have a file's contents reach the disk.
     Sync,
@@ -26,6 +27,8 @@ pub enum Operation {
     Remove,
     /// Delete an empty folder.
     RemoveFolder,
+    /// Make a link to a folder.
+    Link,
 }
 
 type Hook = Arc<dyn Fn(Operation, &Path) -> io::Result<()> + Send + Sync>;
@@ -42,13 +45,12 @@ impl fmt::Debug for Disk {
     }
 }
 
-/// A file that is being written, with the hash of what has been.
+/// A file that is being written. Several threads may write to it.
+#[derive(Debug)]
 pub struct DiskFile {
     disk: Disk,
     file: File,
     path: PathBuf,
-    hash: blake3::Hasher,
-    size: u64,
 }
 
 impl Disk {
@@ -78,7 +80,7 @@ impl Disk {
     pub fn make_file(&self, path: &Path) -> Result<DiskFile, CheckpointError> {
         let file =
             self.ask(Operation::MakeFile, path).and_then(|()| File::create(path)).at("create", path)?;
-        Ok(DiskFile { disk: self.clone(), file, path: path.into(), hash: blake3::Hasher::new(), size: 0 })
+        Ok(DiskFile { disk: self.clone(), file, path: path.into() })
     }
 
     /// Replaces `path` by a file with these contents: whole, or as it was.
@@ -89,10 +91,31 @@ impl Disk {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(".partial");
         let partial = path.with_file_name(name);
-        let mut file = self.make_file(&partial)?;
-        file.write(contents)?;
+        let file = self.make_file(&partial)?;
+        file.write_at(contents, 0)?;
         file.finish()?;
         self.rename(&partial, path)
+    }
+
+    /// Makes `path` a link to `target`, which is in the same folder: what it was before, or that. File systems without links
+    /// are left as they are.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn link(&self, path: &Path, target: &str) -> Result<(), CheckpointError> {
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(".partial");
+        let partial = path.with_file_name(name);
+        self.remove_file(&partial)?;
+        let made =
+            self.ask(Operation::Link, path).and_then(|()| std::os::unix::fs::symlink(target, &partial));
+        match made {
+            Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::PERM | Errno::OPNOTSUPP)) => Ok(()),
+            made => {
+                made.at("make the link", path)?;
+                self.rename(&partial, path)
+            }
+        }
     }
 
     /// Gives a file or folder another name, and has both names reach the disk.
@@ -102,6 +125,19 @@ impl Disk {
     pub fn rename(&self, from: &Path, to: &Path) -> Result<(), CheckpointError> {
         self.ask(Operation::Rename, to).and_then(|()| fs::rename(from, to)).at("rename into place", to)?;
         self.sync_folder(to.parent().unwrap_or(Path::new(".")))
+    }
+
+    /// Gives two folders each other's names, at once.
+    ///
+    /// # Errors
+    /// The operating system's: some file systems cannot.
+    pub fn exchange(&self, a: &Path, b: &Path) -> Result<(), CheckpointError> {
+        let exchanged = self.ask(Operation::Rename, b).and_then(|()| exchange(a, b));
+        exchanged.at("exchange with another", b)?;
+        for path in [a, b] {
+            self.sync_folder(path.parent().unwrap_or(Path::new(".")))?;
+        }
+        Ok(())
     }
 
     /// Has a folder's names reach the disk.
@@ -142,6 +178,17 @@ impl Disk {
     }
 }
 
+#[cfg(target_os = "linux")]
+fn exchange(a: &Path, b: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    Ok(renameat_with(CWD, a, CWD, b, RenameFlags::EXCHANGE)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn exchange(_: &Path, _: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 fn missing_is_fine(r: io::Result<()>) -> io::Result<()> {
     match r {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -150,29 +197,30 @@ fn missing_is_fine(r: io::Result<()>) -> io::Result<()> {
 }
 
 impl DiskFile {
-    /// Appends.
-    ///
-    /// # Errors
-    /// The operating system's.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), CheckpointError> {
-        self.disk
-            .ask(Operation::Write, &self.path)
-            .and_then(|()| self.file.write_all(bytes))
-            .at("write to", &self.path)?;
-        self.hash.update(bytes);
-        self.size += bytes.len() as u64;
-        Ok(())
+    /// The file's path.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
-    /// Has the contents reach the disk; returns their size and hash.
+    /// Writes bytes from position `at` on.
     ///
     /// # Errors
     /// The operating system's.
-    pub fn finish(self) -> Result<(u64, String), CheckpointError> {
+    pub fn write_at(&self, bytes: &[u8], at: u64) -> Result<(), CheckpointError> {
+        self.disk
+            .ask(Operation::Write, &self.path)
+            .and_then(|()| self.file.write_all_at(bytes, at))
+            .at("write to", &self.path)
+    }
+
+    /// Has the contents reach the disk.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn finish(self) -> Result<(), CheckpointError> {
         self.disk
             .ask(Operation::Sync, &self.path)
             .and_then(|()| self.file.sync_all())
-            .at("flush to the disk", &self.path)?;
-        Ok((self.size, self.hash.finalize().to_hex().to_string()))
+            .at("flush to the disk", &self.path)
     }
 }

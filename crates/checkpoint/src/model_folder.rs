@@ -1,6 +1,7 @@
 //! Hugging Face model folders: weights in one file or several, checked against a model and read into place.
 
 use crate::error::{CheckpointError, shown};
+use crate::export::Source;
 use crate::files;
 use crate::header::TensorInfo;
 use crate::index::{INDEX, Index};
@@ -141,6 +142,60 @@ impl ModelFile {
         let (file, name) = &self.places[param.0];
         let whole = self.files[*file].info(name).map_or(0, TensorInfo::len);
         self.files[*file].read_part(name, device, (first, whole), dst, Values::Finite)
+    }
+}
+
+/// The weights of a model folder, to be read on the host.
+#[derive(Debug)]
+pub struct ModelWeights<'a> {
+    file: &'a ModelFile,
+    spec: &'a ModelSpec,
+}
+
+impl<'a> ModelWeights<'a> {
+    /// Of a folder that was opened for this model.
+    pub fn new(file: &'a ModelFile, spec: &'a ModelSpec) -> Self {
+        Self { file, spec }
+    }
+
+    /// The model.
+    pub fn spec(&self) -> &ModelSpec {
+        self.spec
+    }
+
+    /// Reads a parameter's elements from number `first` on, as f32.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn read(&self, param: ParamId, first: usize, piece: &mut [f32]) -> Result<(), CheckpointError> {
+        let (file, name) = &self.file.places[param.0];
+        self.file.files[*file].read_host(name, first, piece)
+    }
+
+    /// The same by the name that the model has for it.
+    pub(crate) fn read_named(
+        &self,
+        name: &str,
+        first: usize,
+        piece: &mut [f32],
+    ) -> Result<(), CheckpointError> {
+        match self.spec.params.iter().position(|p| p.name == name) {
+            Some(param) => self.read(ParamId(param), first, piece),
+            None => {
+                let path = self.file.files.first().map(|f| f.path().into()).unwrap_or_default();
+                Err(CheckpointError::WrongModel { path, reason: format!("{} is missing", shown(name)) })
+            }
+        }
+    }
+}
+
+impl Source for ModelWeights<'_> {
+    fn spec(&self) -> &ModelSpec {
+        self.spec
+    }
+
+    fn read(&mut self, param: ParamId, first: usize, piece: &mut [f32]) -> Result<(), CheckpointError> {
+        ModelWeights::read(self, param, first, piece)
     }
 }
 

@@ -11,8 +11,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Elements that are between device and file at a time: 64 KiB of f32.
-pub(crate) const CHUNK: usize = 1 << 14;
+/// Elements that are between device and file at a time: 256 KiB of f32.
+pub(crate) const CHUNK: usize = 1 << 16;
 
 /// Headers above this are refused, as by the format's own library.
 const MAX_HEADER: u64 = files::MAX_TEXT;
@@ -76,6 +76,22 @@ impl TensorFile {
     /// The file.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// BLAKE3 of all before the first tensor, hexadecimal.
+    pub(crate) fn header_hash(&self) -> Result<String, CheckpointError> {
+        let mut bytes = vec![0; self.data as usize];
+        self.file.read_exact_at(&mut bytes, 0).at("read", &self.path)?;
+        Ok(blake3::hash(&bytes).to_hex().to_string())
+    }
+
+    /// BLAKE3 of a tensor's bytes, hexadecimal, and how many there are.
+    pub(crate) fn hash(&self, name: &str) -> Result<(String, u64), CheckpointError> {
+        let (mut elements, mut hash) = (self.elements(name)?, blake3::Hasher::new());
+        while let Some((_, stored)) = elements.stored()? {
+            hash.update(stored);
+        }
+        Ok((hash.finalize().to_hex().to_string(), hash.count()))
     }
 
     /// Names of all tensors, in no order.
@@ -197,19 +213,21 @@ pub(crate) struct Elements<'a> {
 /// A piece of a tensor.
 pub(crate) struct Chunk<'a> {
     pub(crate) dtype: FloatType,
+    /// As it stands in the file.
+    pub(crate) stored: &'a [u8],
     pub(crate) values: &'a [f32],
 }
 
 impl Elements<'_> {
     /// The same, but up to `len` elements from number `first` on.
-    fn from(mut self, first: usize, len: usize) -> Self {
+    pub(crate) fn from(mut self, first: usize, len: usize) -> Self {
         self.at += (first.min(self.left) * self.dtype.bytes()) as u64;
         self.left = self.left.saturating_sub(first).min(len);
         self
     }
 
-    /// The next piece, of up to [`CHUNK`] elements; `None` after the last.
-    pub(crate) fn next(&mut self) -> Result<Option<Chunk<'_>>, CheckpointError> {
+    /// The next piece, of up to [`CHUNK`] elements, as it stands in the file, and its type; `None` after the last.
+    fn stored(&mut self) -> Result<Option<(FloatType, &mut [u8])>, CheckpointError> {
         let n = self.left.min(CHUNK);
         if n == 0 {
             return Ok(None);
@@ -218,8 +236,15 @@ impl Elements<'_> {
         self.file.file.read_exact_at(stored, self.at).at("read", &self.file.path)?;
         self.at += stored.len() as u64;
         self.left -= n;
+        Ok(Some((self.dtype, stored)))
+    }
+
+    /// The same, and its values.
+    pub(crate) fn next(&mut self) -> Result<Option<Chunk<'_>>, CheckpointError> {
+        let Some((dtype, stored)) = self.stored()? else { return Ok(None) };
+        let n = stored.len() / dtype.bytes();
         let values = &mut self.values[..n];
-        self.dtype.decode(stored, values);
-        Ok(Some(Chunk { dtype: self.dtype, values }))
+        dtype.decode(&self.bytes[..n * dtype.bytes()], values);
+        Ok(Some(Chunk { dtype, stored: &self.bytes[..n * dtype.bytes()], values }))
     }
 }

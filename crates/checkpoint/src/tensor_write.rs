@@ -3,10 +3,8 @@
 use crate::disk::{Disk, DiskFile};
 use crate::error::CheckpointError;
 use crate::float::FloatType;
-use crate::manifest::FileRecord;
 use crate::tensor_file::{CHUNK, Values};
 use safetensors::tensor::{Metadata, TensorInfo};
-use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Name and dims of a tensor.
@@ -39,58 +37,128 @@ pub(crate) struct Encoding {
     pub(crate) values: Values,
 }
 
+/// A file whose tensors have their places.
+#[derive(Debug)]
+pub(crate) struct TensorWriter {
+    file: DiskFile,
+    encoding: Encoding,
+    entries: Vec<Entry>,
+    /// Where each tensor begins, and where the last ends.
+    starts: Vec<u64>,
+    /// BLAKE3 of the header.
+    header: String,
+}
+
+/// Room for a piece of a tensor, as it comes and as it is written.
+pub(crate) struct Piece {
+    values: Vec<f32>,
+    stored: Vec<u8>,
+}
+
+impl Piece {
+    pub(crate) fn new() -> Self {
+        Self { values: vec![0.0; CHUNK], stored: vec![0; CHUNK * 4] }
+    }
+}
+
+impl TensorWriter {
+    /// Makes the file, and writes its header.
+    pub(crate) fn new(
+        disk: &Disk,
+        path: &Path,
+        encoding: Encoding,
+        entries: Vec<Entry>,
+    ) -> Result<Self, CheckpointError> {
+        let header = header(path, encoding.dtype, &entries)?;
+        let file = disk.make_file(path)?;
+        file.write_at(&header, 0)?;
+        let mut starts = vec![header.len() as u64];
+        for entry in &entries {
+            starts.push(starts[starts.len() - 1] + entry.bytes(encoding.dtype));
+        }
+        let header = blake3::hash(&header).to_hex().to_string();
+        Ok(Self { file, encoding, entries, starts, header })
+    }
+
+    /// BLAKE3 of the header.
+    pub(crate) fn header(&self) -> &str {
+        &self.header
+    }
+
+    /// Bytes of the whole file.
+    pub(crate) fn size(&self) -> u64 {
+        self.starts[self.entries.len()]
+    }
+
+    /// Writes tensor number `number`, whose elements `read` fills in from the one given on, and returns its hash. Several
+    /// threads may write a tensor each.
+    ///
+    /// # Errors
+    /// The disk's, those of `read`, or a value that may not stand in the file.
+    pub(crate) fn write(
+        &self,
+        number: usize,
+        piece: &mut Piece,
+        read: &mut dyn FnMut(usize, &mut [f32]) -> Result<(), CheckpointError>,
+    ) -> Result<String, CheckpointError> {
+        let Encoding { dtype, values: allowed } = self.encoding;
+        let entry = &self.entries[number];
+        let (len, mut at, mut hash) = (entry.len(), self.starts[number], blake3::Hasher::new());
+        for start in (0..len).step_by(CHUNK) {
+            let values = &mut piece.values[..CHUNK.min(len - start)];
+            read(start, values)?;
+            let stored = &mut piece.stored[..values.len() * dtype.bytes()];
+            dtype.encode(values, stored);
+            if allowed == Values::Finite {
+                // A finite f32 may be beyond the type of the file.
+                dtype.decode(stored, values);
+            }
+            if let Some(i) = allowed.fault(values) {
+                return Err(CheckpointError::NotFinite {
+                    path: self.file.path().into(),
+                    tensor: entry.name.clone(),
+                    index: start + i,
+                    value: values[i],
+                    dtype: dtype.name(),
+                });
+            }
+            hash.update(stored);
+            self.file.write_at(stored, at)?;
+            at += stored.len() as u64;
+        }
+        Ok(hash.finalize().to_hex().to_string())
+    }
+
+    /// Has the file reach the disk.
+    pub(crate) fn finish(self) -> Result<(), CheckpointError> {
+        self.file.finish()
+    }
+}
+
 /// Fills a piece of tensor number `.0` from its element number `.1` on.
 pub(crate) type Read<'a> = &'a mut dyn FnMut(usize, usize, &mut [f32]) -> Result<(), CheckpointError>;
 
-/// Writes tensors in order; `read` is asked for their elements a piece at a time.
+/// Writes a file of tensors, one after the other.
 ///
 /// # Errors
-/// The disk's, those of `read`, or a value that may not stand in the file.
+/// As of [`TensorWriter::write`].
 pub(crate) fn write(
     disk: &Disk,
     path: &Path,
     encoding: Encoding,
     tensors: &[Entry],
     read: Read<'_>,
-) -> Result<FileRecord, CheckpointError> {
-    let mut file = disk.make_file(path)?;
-    write_header(&mut file, path, encoding.dtype, tensors)?;
-    let mut values = vec![0f32; CHUNK];
-    let mut stored = vec![0u8; CHUNK * encoding.dtype.bytes()];
-    for (number, entry) in tensors.iter().enumerate() {
-        let len = entry.len();
-        for start in (0..len).step_by(CHUNK) {
-            let values = &mut values[..CHUNK.min(len - start)];
-            read(number, start, values)?;
-            let stored = &mut stored[..values.len() * encoding.dtype.bytes()];
-            encoding.dtype.encode(values, stored);
-            if encoding.values == Values::Finite {
-                // A finite f32 may be beyond the type of the file.
-                encoding.dtype.decode(stored, values);
-            }
-            if let Some(i) = encoding.values.fault(values) {
-                return Err(CheckpointError::NotFinite {
-                    path: path.into(),
-                    tensor: entry.name.clone(),
-                    index: start + i,
-                    value: values[i],
-                    dtype: encoding.dtype.name(),
-                });
-            }
-            file.write(stored)?;
-        }
+) -> Result<(), CheckpointError> {
+    let writer = TensorWriter::new(disk, path, encoding, tensors.to_vec())?;
+    let mut piece = Piece::new();
+    for number in 0..tensors.len() {
+        writer.write(number, &mut piece, &mut |first, values| read(number, first, values))?;
     }
-    let (size, blake3) = file.finish()?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Ok(FileRecord { name, size, blake3, slices: BTreeMap::new() })
+    writer.finish()
 }
 
-fn write_header(
-    file: &mut DiskFile,
-    path: &Path,
-    dtype: FloatType,
-    entries: &[Entry],
-) -> Result<(), CheckpointError> {
+/// The length of the header, and the header.
+fn header(path: &Path, dtype: FloatType, entries: &[Entry]) -> Result<Vec<u8>, CheckpointError> {
     let mut end = 0;
     let infos = entries
         .iter()
@@ -109,6 +177,7 @@ fn write_header(
         .map_err(|e| CheckpointError::malformed(path, format!("would have a bad header: {e}")))?;
     // Tensors start on 8 bytes; the format pads the header with spaces.
     header.resize(header.len().next_multiple_of(8), b' ');
-    file.write(&(header.len() as u64).to_le_bytes())?;
-    file.write(&header)
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.append(&mut header);
+    Ok(bytes)
 }

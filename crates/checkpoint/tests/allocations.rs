@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Blocks above this count as large.
-const LARGE: usize = 64 << 10;
+const LARGE: usize = 256 << 10;
 
 static LARGE_BLOCKS: AtomicU64 = AtomicU64::new(0);
 
@@ -34,7 +34,8 @@ fn saving_and_saving_again_takes_no_large_block() {
     let mut rank = common::rank(128, 1024, 1);
     let dir = tempfile::tempdir().unwrap();
     let store = Store::new(dir.path(), 2, Disk::default());
-    let mut state = RunState { step: 1, samples: 0, tokens: 0, data: "d".into(), job: "j".into() };
+    let mut state =
+        RunState { step: 1, samples: 0, tokens: 0, data: "d".into(), job: "j".into(), code: "c".into() };
     let before = LARGE_BLOCKS.load(Relaxed);
     for step in 1..4 {
         state.step = step;

@@ -55,6 +55,7 @@ fn on<T: Send>(
         zero,
         clip: Some(0.5),
         seed: 3,
+        snapshot: 0,
         keep: Keep::ALL,
         optimizer: AdamWSettings { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 },
         schedule: Schedule { peak: 1e-2, last: 1e-2, warmup: 0, steps: 9, decay: Decay::Constant },
@@ -79,7 +80,7 @@ fn step(rank: &mut Rank<Cpu>) -> u64 {
 }
 
 fn state(step: u64) -> RunState {
-    RunState { step, samples: step, tokens: 8 * step, data: "d".into(), job: "j".into() }
+    RunState { step, samples: step, tokens: 8 * step, data: "d".into(), job: "j".into(), code: "c".into() }
 }
 
 /// The bits of all state that ranks hold together.
@@ -159,9 +160,8 @@ fn an_export_of_shards_is_that_of_one_device_byte_by_byte() {
         let dir = tempfile::tempdir().unwrap();
         saved(layout, Precision::Bf16, &dir.path().join("checkpoints"));
         let store = Store::new(dir.path().join("checkpoints"), 2, Disk::default());
-        let spec = spec();
-        let mut weights = store.weights(2, &spec).unwrap();
-        write_model(&Disk::default(), &dir.path().join("export"), &mut weights, &export).unwrap();
+        let saved = store.open(2).unwrap();
+        write_model(&Disk::default(), &dir.path().join("export"), &mut &saved, &export).unwrap();
         exports.push(std::fs::read(dir.path().join("export/model.safetensors")).unwrap());
     }
     assert!(exports.iter().all(|e| *e == exports[0]));

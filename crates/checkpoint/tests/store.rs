@@ -29,7 +29,7 @@ fn step(rank: &mut Rank<Cpu>) -> f64 {
 
 fn state(rank: &Rank<Cpu>) -> RunState {
     let step = rank.steps_done();
-    RunState { step, samples: step, tokens: 8 * step, data: "d".into(), job: "j".into() }
+    RunState { step, samples: step, tokens: 8 * step, data: "d".into(), job: "j".into(), code: "c".into() }
 }
 
 fn save(store: &Store, rank: &mut Rank<Cpu>) -> Result<PathBuf, CheckpointError> {
@@ -115,7 +115,21 @@ fn only_the_last_few_are_kept() {
         .map(|e| e.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort();
-    assert_eq!(names, ["step-00000003", "step-00000004"]);
+    assert_eq!(names, ["latest", "step-00000003", "step-00000004"]);
+    let latest = std::fs::read_link(dir.path().join(Store::LATEST)).unwrap();
+    assert_eq!(latest, Path::new("step-00000004"));
+}
+
+#[test]
+fn every_so_often_one_is_kept_for_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::new(dir.path(), 1, Disk::default()).keeping_every(Some(3));
+    let mut r = rank(8, 1);
+    for _ in 0..8 {
+        step(&mut r);
+        save(&store, &mut r).unwrap();
+    }
+    assert_eq!(store.steps().unwrap(), [3, 6, 8]);
 }
 
 /// A disk that dies at operation number `at`: that one and all later ones fail. A write that dies leaves half.
@@ -155,7 +169,9 @@ fn metaseq_53_killed_at_any_operation_resume_takes_the_last_complete_checkpoint(
         step(&mut loaded);
         step(&mut loaded);
         save(&healthy, &mut loaded).unwrap();
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "killed at operation {at}");
+        let left = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name());
+        let left: Vec<_> = left.filter(|name| name != Store::LATEST).collect();
+        assert_eq!(left.len(), 1, "killed at operation {at}: {left:?}");
         if outcome.is_ok() {
             operations = at;
             break;
@@ -230,8 +246,8 @@ fn a_manifest_of_another_checkpoint_or_of_other_files_is_refused() {
     };
     let e = with(&|m| m.state.step = 2);
     assert!(e.contains("is of step 2, and stands in the folder of step 1"), "{e}");
-    let e = with(&|m| m.format = 2);
-    assert!(e.contains("has format 2; this version reads format 1"), "{e}");
+    let e = with(&|m| m.format = 3);
+    assert!(e.contains("has format 3; this version reads format 2"), "{e}");
     for name in ["../step-00000001/weights.safetensors", "/etc/passwd", "optimizer.safetensors", ""] {
         let e = with(&|m| m.files[0].name = name.into());
         assert!(e.contains("does not list the files of a checkpoint"), "{e}");
@@ -255,5 +271,6 @@ fn a_hundred_saves_of_the_same_rank_leave_one_folder() {
         step(&mut r);
         save(&store, &mut r).unwrap();
     }
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    assert_eq!(store.steps().unwrap(), [100]);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "the checkpoint, and the link to it");
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// Trains language models, and says before what it will cost.
 #[derive(Debug, Parser)]
-#[command(name = "memwall", version, arg_required_else_help = true)]
+#[command(name = "memwall", version = crate::VERSION, arg_required_else_help = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -27,8 +27,159 @@ pub(crate) enum Command {
     /// Prepare data, and look at it
     #[command(subcommand)]
     Data(DataCommand),
+    /// Look at checkpoints, check, convert and compare them
+    #[command(subcommand)]
+    Checkpoint(CheckpointCommand),
+    /// Run two jobs from the same state, and say whether one may take the place of the other
+    Compare(CompareArgs),
+    /// Go on with a run in another layout, once a few steps have shown that it gives the same
+    Move(MoveArgs),
     /// Print a page of the reference, in Markdown
     Docs(DocsArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CheckpointCommand {
+    /// Say what a checkpoint is of, and where it lies
+    Inspect(CheckpointInspectArgs),
+    /// Read every byte, and say whether it is what was written; exit code 1 if not
+    Verify(CheckpointVerifyArgs),
+    /// Write it in other parts, as a model folder, or begin a run with a model folder
+    Convert(CheckpointConvertArgs),
+    /// Say tensor by tensor how two checkpoints, or one and a model folder, differ; exit code 1 if they do
+    Diff(CheckpointDiffArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CheckpointInspectArgs {
+    /// Checkpoint, or run folder, of which its last one is meant
+    pub(crate) path: PathBuf,
+    /// List all tensors
+    #[arg(long)]
+    pub(crate) tensors: bool,
+    /// Print the job that it belongs to, and nothing else
+    #[arg(long, conflicts_with_all = ["tensors", "json"])]
+    pub(crate) job: bool,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CheckpointVerifyArgs {
+    /// Checkpoint, run folder, of which its last one is meant, or Hugging Face model folder
+    pub(crate) path: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What a conversion gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ConvertTo {
+    /// A checkpoint in --parts parts
+    Checkpoint,
+    /// A Hugging Face model folder
+    Model,
+    /// A run folder that begins with a model folder's weights, for train --resume
+    Run,
+}
+
+/// Types of weights in a model folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FloatArg {
+    /// 32 bits
+    Float32,
+    /// The upper half of it
+    Bfloat16,
+    /// 16 bits, more digits and a smaller range
+    Float16,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CheckpointConvertArgs {
+    /// Checkpoint, run folder, of which its last one is meant, or Hugging Face model folder
+    pub(crate) from: PathBuf,
+    /// New folder
+    #[arg(value_name = "TO")]
+    pub(crate) path: PathBuf,
+    /// What to write
+    #[arg(long)]
+    pub(crate) to: ConvertTo,
+    /// Parts that the state is cut in, as by so many ranks; 1 merges [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) parts: Option<u32>,
+    /// Type of a model's weights [default: float32]
+    #[arg(long)]
+    pub(crate) dtype: Option<FloatArg>,
+    /// Job file of the run that is to begin
+    #[arg(long, value_name = "JOB")]
+    pub(crate) job: Option<PathBuf>,
+    /// Override a value of the job file; may be given several times
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CheckpointDiffArgs {
+    /// Checkpoint, run folder, or Hugging Face model folder
+    pub(crate) a: PathBuf,
+    /// Another one
+    pub(crate) b: PathBuf,
+    /// Largest distance of two elements that is not held to be a difference [default: none at all]
+    #[arg(long, value_name = "X", value_parser = distance)]
+    pub(crate) tolerance: Option<f64>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CompareArgs {
+    /// Job file that is known to be good
+    pub(crate) a: PathBuf,
+    /// Job file that is to take its place
+    pub(crate) b: PathBuf,
+    /// Optimizer steps to run
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub(crate) steps: u64,
+    /// Begin with this checkpoint, or run folder's last one, and not with first values
+    #[arg(long, value_name = "CHECKPOINT", conflicts_with = "until_loss")]
+    pub(crate) from: Option<PathBuf>,
+    /// Run both jobs whole with several seeds, and judge held-out losses against the noise of seeds; tells when each got
+    /// below X
+    #[arg(long, value_name = "X", value_parser = distance, conflicts_with = "steps")]
+    pub(crate) until_loss: Option<f64>,
+    /// Seeds of each job with --until-loss
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "until_loss", value_parser = clap::value_parser!(u32).range(2..=100))]
+    pub(crate) seeds: u32,
+    /// Override a value of both job files; may be given several times
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Keep the runs and the report in this new folder [default: a temporary one, deleted at the end]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct MoveArgs {
+    /// Run folder
+    pub(crate) run: PathBuf,
+    /// Job file to go on with
+    #[arg(required_unless_present = "back", conflicts_with = "back")]
+    pub(crate) job: Option<PathBuf>,
+    /// Override a value of the job file; may be given several times
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE", conflicts_with = "back")]
+    pub(crate) set: Vec<String>,
+    /// Optimizer steps to try with both
+    #[arg(long, value_name = "N", default_value_t = 3, conflicts_with = "back", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub(crate) steps: u64,
+    /// Undo the last move: the job and the checkpoint are again those of before it
+    #[arg(long)]
+    pub(crate) back: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -125,6 +276,9 @@ pub(crate) struct TrainArgs {
     /// Processes on this machine that train together; short for --set parallel.ranks=N
     #[arg(long, value_name = "N")]
     pub(crate) ranks: Option<u32>,
+    /// End after N steps of this call, saved, to be gone on with by --resume; schedules stay those of the whole run
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) stop_after: Option<u64>,
 }
 
 impl TrainArgs {
@@ -244,6 +398,10 @@ fn temperature(text: &str) -> Result<f64, String> {
 
 fn share(text: &str) -> Result<f64, String> {
     number(text).filter(|p| *p > 0.0 && *p <= 1.0).ok_or_else(|| "expected a number above 0, up to 1".into())
+}
+
+fn distance(text: &str) -> Result<f64, String> {
+    number(text).filter(|x| *x >= 0.0).ok_or_else(|| "expected a number of 0 or more".into())
 }
 
 fn number(text: &str) -> Option<f64> {

@@ -77,6 +77,7 @@ pub(crate) fn report(
                 "predicted": resident.to_json(), "measured_bytes": measured_resident, "agrees": agrees,
             },
         },
+        "checkpoints": run.saves.to_json(run.rank.stood_still()),
         "wire": run.wire.to_json(run.setup.mesh),
         "wire_equal": ranks.iter().all(|r| r.wire_equal),
         "ranks": balance::to_json(&ranks),
@@ -84,6 +85,9 @@ pub(crate) fn report(
     });
     run.folder.write_summary(&summary)?;
     say!("done       {} steps in {}", end.steps, report::duration(end.seconds));
+    if end.more {
+        say!("           stopped after step {}, which is saved; go on with --resume", run.rank.steps_done());
+    }
     if let Some(stopped) = &end.stopped {
         say!("           stopped early, after step {}: {}", run.rank.steps_done(), stopped.reason());
     }
@@ -109,6 +113,7 @@ pub(crate) fn report(
             }
         }
         tell!("{}", balance::text(&ranks));
+        tell!("{}", run.saves.text(run.rank.stood_still()));
     }
     if let Some(bytes) = measured_resident {
         let verdict = if agrees == Some(true) { "as predicted" } else { "NOT AS PREDICTED" };
@@ -121,6 +126,9 @@ pub(crate) fn report(
         ("saved", "checkpoints"),
         ("model", "export"),
     ] {
+        if name == "export" && end.more {
+            continue;
+        }
         say!("{what:<10} {}", run.folder.path(name).display());
     }
     Ok(())

@@ -9,6 +9,8 @@ mod advice;
 mod args;
 mod balance;
 mod batches;
+mod checkpoint;
+mod compare;
 mod data;
 mod docs;
 mod early_stop;
@@ -21,6 +23,7 @@ mod inspect;
 pub mod job;
 mod layout;
 mod machine;
+mod moving;
 mod picture;
 mod plan;
 mod preset;
@@ -32,6 +35,7 @@ mod resident;
 mod resume;
 mod run;
 mod run_folder;
+mod saves;
 mod setup;
 mod stop;
 mod support;
@@ -40,6 +44,9 @@ mod wire;
 
 use clap::Parser;
 use std::process::ExitCode;
+
+/// Version and commit of the program.
+pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("MEMWALL_COMMIT"), ")");
 
 /// Runs the program with the process's arguments.
 pub fn run() -> ExitCode {
@@ -51,6 +58,9 @@ pub fn run() -> ExitCode {
         args::Command::Model(args::ModelCommand::Inspect(a)) => inspect::inspect(&a),
         args::Command::Data(args::DataCommand::Prepare(a)) => data::prepare::prepare(&a),
         args::Command::Data(args::DataCommand::Inspect(a)) => data::inspect::inspect(&a),
+        args::Command::Checkpoint(command) => checkpoint::checkpoint(&command),
+        args::Command::Compare(a) => compare::compare(&a),
+        args::Command::Move(a) => moving::move_run(&a),
         args::Command::Docs(a) => docs::docs(&a),
     };
     match outcome {

@@ -9,7 +9,7 @@ use memwall_engine::Decay;
 /// Keys that may change when a run goes on: they change what it costs or how long it is, not what it learns
 /// at a step. (With a schedule that decays, other `train.steps` change the rates of the steps to come; the
 /// run says so.)
-const CHANGEABLE: [&str; 19] = [
+pub(crate) const CHANGEABLE: [&str; 21] = [
     "data.cache",
     "train.steps",
     "train.evaluate_every",
@@ -27,6 +27,8 @@ const CHANGEABLE: [&str; 19] = [
     "memory.exact",
     "checkpoint.every",
     "checkpoint.keep",
+    "checkpoint.keep_every",
+    "checkpoint.snapshot",
     "run.dir",
     "run.threads",
 ];

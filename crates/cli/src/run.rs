@@ -14,11 +14,12 @@ use crate::progress::Progress;
 use crate::ranks;
 use crate::resident;
 use crate::run_folder::{Metrics, RunFolder, StepMetrics, read_back};
+use crate::saves::Saves;
 use crate::setup::Setup;
 use crate::train::Checked;
 use crate::wire::Wire;
 use indicatif::ProgressDrawTarget;
-use memwall_checkpoint::{Export, FloatType, ModelFile, RunState, Store, write_model};
+use memwall_checkpoint::{Export, FloatType, ModelFile, Pace, RunState, Saving, Store, write_model};
 use memwall_comm::Groups;
 use memwall_comm::local::Fabric;
 use memwall_data::{Dataset, Tokenizer};
@@ -39,6 +40,8 @@ pub(crate) struct Seat {
     pub(crate) fabric: Option<Fabric>,
     /// Set when the user wants it to stop.
     pub(crate) stop: Arc<AtomicBool>,
+    /// Steps after which it ends.
+    pub(crate) stop_after: Option<u64>,
     /// Where progress is shown.
     pub(crate) screen: Option<ProgressDrawTarget>,
 }
@@ -46,7 +49,8 @@ pub(crate) struct Seat {
 impl Seat {
     /// Of a rank that is alone.
     pub(crate) fn alone(stop: Arc<AtomicBool>) -> Self {
-        Self { share: Share::ALL, groups: Groups::solo(), fabric: None, stop, screen: Progress::screen() }
+        let (share, groups, screen) = (Share::ALL, Groups::solo(), Progress::screen());
+        Self { share, groups, fabric: None, stop, stop_after: None, screen }
     }
 
     /// Stops the other ranks, unless the failure is that all stop. The rank's groups must still be there: without them it
@@ -73,7 +77,7 @@ pub(crate) fn run(
     seat: Seat,
 ) -> Result<(), Failure> {
     let (setup, prediction) = (&checked.setup, &checked.prediction);
-    let Seat { share, groups, fabric, stop, screen } = seat;
+    let Seat { share, groups, fabric, stop, stop_after, screen } = seat;
     let device = device(setup, share.rank, fabric.as_ref())?;
     let required = setup.job.memory.exact == Exactness::Require;
     let mut exact = Exact::new(device.ledger().clone(), required);
@@ -88,7 +92,9 @@ pub(crate) fn run(
         setup,
         data: &checked.data,
         folder,
-        store: folder.store(setup.job.checkpoint.keep),
+        store: folder.store(&setup.job),
+        saving: None,
+        saves: Saves::default(),
         rank,
         share,
         prediction,
@@ -100,11 +106,19 @@ pub(crate) fn run(
         consumed: (0, 0),
         watch: Watch::new(setup.job.train.stop, setup.job.train.evaluate_every),
         stop,
+        stop_after,
     };
     let outcome = run.whole(from, checked.weights.as_ref(), &checked.tokenizer, screen);
-    Seat::tell(fabric.as_ref(), share.rank, outcome)?;
+    if outcome.is_err() && fabric.is_none() {
+        // What is being saved is of a step that was good. What failed first is what is told.
+        let _ = run.finish_saving();
+    }
+    let ended = Seat::tell(fabric.as_ref(), share.rank, outcome)?;
     // Its memory goes before a sample takes some.
     drop(run);
+    if !ended {
+        return Ok(());
+    }
     // The run is done and saved: a sample that cannot be had does not make it a failure.
     if share.rank == 0
         && let Err(e) = finish::sample(setup, folder, &checked.data, &checked.tokenizer)
@@ -140,6 +154,10 @@ pub(crate) struct Run<'a> {
     data: &'a Dataset,
     pub(crate) folder: &'a RunFolder,
     store: Store,
+    /// The checkpoint that is being written.
+    saving: Option<Saving>,
+    /// What checkpoints have taken so far.
+    pub(crate) saves: Saves,
     pub(crate) rank: Rank<Cpu>,
     pub(crate) share: Share,
     pub(crate) prediction: &'a Prediction,
@@ -158,6 +176,7 @@ pub(crate) struct Run<'a> {
     /// Sees whether the run is to stop early.
     watch: Watch,
     stop: Arc<AtomicBool>,
+    stop_after: Option<u64>,
 }
 
 /// How the loop of steps ended.
@@ -166,6 +185,8 @@ pub(crate) struct End {
     pub(crate) steps: u64,
     /// Why it ended before its length, if it did.
     pub(crate) stopped: Option<Stopped>,
+    /// Whether there is more to train, another time.
+    pub(crate) more: bool,
 }
 
 impl Run<'_> {
@@ -174,14 +195,14 @@ impl Run<'_> {
         self.share.rank == 0
     }
 
-    /// From its first values to its summary.
+    /// From its first values to its summary. Returns whether it has come to its end.
     fn whole(
         &mut self,
         from: Option<u64>,
         weights: Option<&ModelFile>,
         tokenizer: &Tokenizer,
         screen: Option<ProgressDrawTarget>,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         self.load(from, weights)?;
         self.rank.compare_state()?;
         let done = self.rank.steps_done();
@@ -200,17 +221,21 @@ impl Run<'_> {
         // The last that ranks do together: none has to wait while the first exports.
         let account = finish::account(self, &end);
         let ranks = self.rank.gather_statistics(account.to_numbers())?;
-        let Some(metrics) = metrics else { return Ok(()) };
-        self.export(tokenizer, weights)?;
-        self.look();
-        finish::report(self, ranks.into_iter().map(Account::from_numbers).collect(), &metrics, &end)
+        let Some(metrics) = metrics else { return Ok(!end.more) };
+        if !end.more {
+            self.export(tokenizer, weights)?;
+            self.look();
+        }
+        finish::report(self, ranks.into_iter().map(Account::from_numbers).collect(), &metrics, &end)?;
+        Ok(!end.more)
     }
 
     /// Loads a checkpoint, a model folder, or random values.
     fn load(&mut self, from: Option<u64>, weights: Option<&ModelFile>) -> Result<(), Failure> {
         if let Some(step) = from {
             let state = self.store.load(step, &mut self.rank).refuse()?;
-            if state.data != self.data.fingerprint() {
+            // A run that has done no step may have any data.
+            if !state.data.is_empty() && state.data != self.data.fingerprint() {
                 return Err(Failure::Refused(
                     "the data has changed since the checkpoint was written, so the order of samples cannot go on; \
                      restore the files of data.train, or begin a run in another run.dir"
@@ -261,11 +286,16 @@ impl Run<'_> {
             }
             // Whether to stop is asked once a step, so that all ranks stop after the same one.
             let stopping = !last && self.rank.agree(self.stop.load(Ordering::Relaxed))?;
-            if last || stopping || due(step, self.setup.job.checkpoint.every) {
+            let more = !last && self.stop_after.is_some_and(|n| step - first >= n);
+            if let Some(saving) = &mut self.saving {
+                saving.check().fail().inspect_err(|_| progress.end())?;
+            }
+            if last || stopping || more || due(step, self.setup.job.checkpoint.every) {
                 if let Some(metrics) = &metrics {
                     metrics.sync()?;
                 }
-                self.save()?;
+                let pace = if last || stopping || more { Pace::Now } else { Pace::Background };
+                self.save(pace).inspect_err(|_| progress.end())?;
                 self.look();
             }
             if stopping {
@@ -274,12 +304,16 @@ impl Run<'_> {
                     "stopped after step {step}, which is saved; go on with --resume"
                 )));
             }
+            if more {
+                break;
+            }
         }
         progress.end();
         Ok(End {
             seconds: start.elapsed().as_secs_f64(),
             steps: self.rank.steps_done() - first,
             stopped: self.watch.stopped(),
+            more: self.rank.steps_done() < steps && self.watch.stopped().is_none(),
         })
     }
 
@@ -340,15 +374,28 @@ impl Run<'_> {
         self.resident.look(shared);
     }
 
-    fn save(&mut self) -> Result<(), Failure> {
+    /// Begins a checkpoint, once the one before is complete; at this pace `Now`, completes it.
+    fn save(&mut self, pace: Pace) -> Result<(), Failure> {
+        self.finish_saving()?;
         let state = RunState {
             step: self.rank.steps_done(),
             samples: self.consumed.0,
             tokens: self.consumed.1,
             data: self.data.fingerprint().to_owned(),
             job: self.setup.resolved.to_toml(),
+            code: crate::VERSION.into(),
         };
-        self.store.save(&mut self.rank, &state).fail().map(|_| ())
+        self.saving = Some(self.store.begin(&mut self.rank, &state, pace).fail()?);
+        if pace == Pace::Now { self.finish_saving() } else { Ok(()) }
+    }
+
+    /// Waits until the checkpoint that is being written is complete.
+    fn finish_saving(&mut self) -> Result<(), Failure> {
+        if let Some(saving) = self.saving.take() {
+            let saved = saving.finish(&mut self.rank).fail()?;
+            self.saves.add(&saved);
+        }
+        Ok(())
     }
 
     /// Writes the folder that transformers loads as it is.
@@ -370,8 +417,8 @@ impl Run<'_> {
         } else {
             // What ranks hold in parts they have just saved.
             let step = self.rank.steps_done();
-            let mut saved = self.store.weights(step, &self.setup.spec).fail()?;
-            write_model(disk, &partial, &mut saved, &export).fail()?;
+            self.store.verify(step).fail()?;
+            write_model(disk, &partial, &mut &self.store.open(step).fail()?, &export).fail()?;
         }
         tokenizer.write_hf_files(&partial).map_err(|e| Failure::Failed(e.to_string()))?;
         self.folder.swap_in(&partial, "export")

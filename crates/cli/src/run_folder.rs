@@ -1,7 +1,7 @@
 //! The run folder: job, metrics, summary, checkpoints, export; and the lock that keeps a second run out.
 
 use crate::failure::{Failure, Outcome};
-use crate::job::{self, ResolvedJob};
+use crate::job::{self, Job, ResolvedJob};
 use memwall_checkpoint::{Disk, Store};
 use memwall_engine::StepReport;
 use memwall_tensor::ByCategory;
@@ -10,6 +10,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A run folder that this run alone writes to.
 #[derive(Debug)]
@@ -21,6 +22,9 @@ pub(crate) struct RunFolder {
 }
 
 impl RunFolder {
+    /// Name of the resolved job's file.
+    pub(crate) const JOB: &'static str = "job.toml";
+
     /// Makes or enters the folder.
     pub(crate) fn enter(root: &Path) -> Result<Self, Failure> {
         let disk = Disk::default();
@@ -72,18 +76,20 @@ impl RunFolder {
 
     /// The job of the run that is in the folder, if there is one.
     pub(crate) fn job(&self) -> Result<Option<ResolvedJob>, Failure> {
-        let path = self.path("job.toml");
+        let path = self.path(Self::JOB);
         if path.exists() { Ok(Some(job::load(&path, &[])?)) } else { Ok(None) }
     }
 
     /// Writes the job as resolved.
     pub(crate) fn write_job(&self, job: &ResolvedJob) -> Result<(), Failure> {
-        self.disk.replace(&self.path("job.toml"), job.to_toml().as_bytes()).refuse()
+        self.disk.replace(&self.path(Self::JOB), job.to_toml().as_bytes()).refuse()
     }
 
-    /// The run's checkpoints.
-    pub(crate) fn store(&self, keep: usize) -> Store {
-        Store::new(self.path("checkpoints"), keep, self.disk.clone())
+    /// The run's checkpoints, kept as a job says.
+    pub(crate) fn store(&self, job: &Job) -> Store {
+        Store::new(self.path("checkpoints"), job.checkpoint.keep, self.disk.clone())
+            .keeping_every(job.checkpoint.keep_every)
+            .patient(Duration::from_secs(job.parallel.timeout))
     }
 
     /// Writes `summary.json`.

@@ -5,6 +5,7 @@ use crate::groups;
 use crate::job::{self, Job, Length, ModelSource, Recompute, ResolvedJob};
 use crate::machine;
 use crate::preset;
+use crate::run_folder::RunFolder;
 use memwall_engine::{
     AdamWSettings, Decay, EngineError, Keep, Place, Precision, Prediction, Schedule, Settings, Zero, predict,
 };
@@ -46,6 +47,16 @@ impl Setup {
         Self::new(job::load(path, sets)?.pinned()?)
     }
 
+    /// The same for a run that goes on: `train.global_batch`, where it is left to follow the ranks, is the run's.
+    pub(crate) fn read_to_resume(path: &Path, sets: &[String]) -> Result<Self, Failure> {
+        let job = job::load(path, sets)?;
+        let before = job.run_dir().map(|dir| Path::new(&dir).join(RunFolder::JOB)).filter(|p| p.exists());
+        match before {
+            Some(before) => Self::new(job.pinned_as(&job::load(&before, &[])?)?),
+            None => Self::new(job.pinned()?),
+        }
+    }
+
     /// Checks a resolved job.
     pub(crate) fn new(resolved: ResolvedJob) -> Result<Self, Failure> {
         let job = resolved.validate()?;
@@ -72,6 +83,8 @@ impl Setup {
             zero: Zero::ALL[job.parallel.zero],
             clip: job.train.clip,
             seed: job.train.seed,
+            // Saved at the end alone, it is waited for.
+            snapshot: job.checkpoint.every.map_or(0, |_| job.checkpoint.snapshot),
             keep: match job.memory.recompute {
                 Recompute::None => Keep::ALL,
                 Recompute::Full => Keep::INPUT,

@@ -28,11 +28,11 @@ pub(crate) fn train(args: &TrainArgs) -> Result<(), Failure> {
     let checked = Checked::new(args, None)?;
     let setup = &checked.setup;
     let folder = RunFolder::enter(&setup.job.run.dir)?;
-    let from = starting_point(setup, &folder, &folder.store(setup.job.checkpoint.keep), args.resume)?;
+    let from = starting_point(setup, &folder, &folder.store(&setup.job), args.resume)?;
     let peak = tell(&checked)?;
     if setup.ranks() == 1 {
         let stop = stop::signal();
-        return run(&checked, &folder, from, peak, Seat::alone(stop));
+        return run(&checked, &folder, from, peak, Seat { stop_after: args.stop_after, ..Seat::alone(stop) });
     }
     // What was read to check the job is the ranks' to read again.
     let Checked { setup, .. } = checked;
@@ -47,7 +47,8 @@ fn as_rank(args: &TrainArgs, mut heir: Heir) -> Result<(), Failure> {
     let timeout = Duration::from_secs(setup.job.parallel.timeout);
     let fabric = heir.fabric(setup.mesh, timeout)?;
     let (share, screen) = (heir.share(setup.mesh), heir.screen());
-    let seat = Seat { share, groups: fabric.groups(heir.rank), fabric: Some(fabric), stop, screen };
+    let (groups, stop_after) = (fabric.groups(heir.rank), args.stop_after);
+    let seat = Seat { share, groups, fabric: Some(fabric), stop, stop_after, screen };
     let folder = RunFolder::inherited(&setup.job.run.dir, heir.lock);
     run(&checked, &folder, heir.from, heir.peak, seat)
 }
@@ -65,8 +66,9 @@ pub(crate) struct Checked {
 
 impl Checked {
     /// Reads and checks a job, for a rank with this number and budget, or for the first.
-    fn new(args: &TrainArgs, rank: Option<(usize, u64)>) -> Result<Self, Failure> {
-        let mut setup = Setup::read(&args.job.job, &args.sets())?;
+    pub(crate) fn new(args: &TrainArgs, rank: Option<(usize, u64)>) -> Result<Self, Failure> {
+        let read = if args.resume { Setup::read_to_resume } else { Setup::read };
+        let mut setup = read(&args.job.job, &args.sets())?;
         let (rank, budget) = rank.unwrap_or((0, setup.budget));
         setup.budget = budget;
         let prediction = setup

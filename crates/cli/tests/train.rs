@@ -70,7 +70,7 @@ fn a_run_says_what_it_does_and_leaves_a_complete_folder() {
     let mut saved: Vec<_> =
         std::fs::read_dir(p.path("run/checkpoints")).unwrap().map(|e| e.unwrap().file_name()).collect();
     saved.sort();
-    assert_eq!(saved, ["step-00000008", "step-00000012"]);
+    assert_eq!(saved, ["latest", "step-00000008", "step-00000012"]);
 }
 
 #[test]

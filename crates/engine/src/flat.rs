@@ -1,5 +1,6 @@
 //! Where each parameter lies in its unit's flat buffer. Only the padding at the end depends on the ranks.
 
+use crate::shares::piece;
 use memwall_model::{ModelSpec, ParamId};
 use memwall_tensor::Shape;
 use std::ops::Range;
@@ -86,6 +87,12 @@ impl FlatLayout {
     pub fn flat(&self, param: ParamId) -> &FlatUnit {
         let (unit, segment) = self.places[param.0];
         if segment.frozen { &self.frozen[unit] } else { &self.units[unit] }
+    }
+
+    /// The elements of a parameter that part `index` of `parts` has, where buffers are cut as they were laid out for.
+    pub fn part(&self, param: ParamId, index: usize, parts: usize) -> Range<usize> {
+        let len = self.flat(param).len / parts;
+        piece(self, param, &(index * len..(index + 1) * len)).0
     }
 
     /// The unit that owns a parameter, and its place in the buffer.

@@ -5,6 +5,7 @@ use crate::gradients::Gradients;
 use crate::micro_batch::Batch;
 use crate::settings::{Part, Precision, Settings};
 use crate::shares::{Shares, piece};
+use crate::snapshot::Lending;
 use crate::stack::{Parameters, Stack};
 use crate::weights::{initialize, zeroed};
 use crate::{EngineError, Weights, Zero};
@@ -37,6 +38,7 @@ pub struct Rank<D: Device> {
     pub(crate) sums: Option<Tensor<D>>,
     pub(crate) clip: Tensor<D>,
     pub(crate) common: Option<Common<D>>,
+    pub(crate) lending: Lending<D>,
     pub(crate) stack: Stack,
     pub(crate) step: u64,
 }
@@ -77,6 +79,7 @@ impl<D: Device> Rank<D> {
             sums: Some(wide_sums(&device, shares)?),
             clip: clip_factor(&device)?,
             common: Common::new(&device, &groups, spec.units.len())?,
+            lending: Lending::new(&device, layout, shares, &settings, groups.replicate.rank() == 0)?,
             stack: Stack::new(&spec),
             stale: false,
             step: 0,
@@ -153,6 +156,12 @@ impl<D: Device> Rank<D> {
 
     /// What this rank holds of a part of a parameter's state, to read: f32, but for the weights of what is frozen in bf16.
     pub fn part(&self, part: Part, param: ParamId) -> Slice<'_, D::Buf> {
+        let (_, _, at) = self.piece(part, param);
+        self.tensor_of(part, param).0.view().slice.part(at.start, at.len())
+    }
+
+    /// The tensor that a part of a parameter's state lies in, and where what this rank holds of it begins.
+    pub(crate) fn tensor_of(&self, part: Part, param: ParamId) -> (&Tensor<D>, usize) {
         let (unit, _, at) = self.piece(part, param);
         let masters = self.masters.as_ref().filter(|_| !self.spec.param(param).frozen);
         let flat = match (part, masters) {
@@ -161,7 +170,7 @@ impl<D: Device> Rank<D> {
             (Part::FirstMoment, _) => &self.first[unit],
             (Part::SecondMoment, _) => &self.second[unit],
         };
-        flat.view().slice.part(at.start, at.len())
+        (flat, at.start)
     }
 
     /// What this rank holds of a part of a parameter's state, to write.

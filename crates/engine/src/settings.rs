@@ -80,6 +80,9 @@ pub struct Settings {
     pub optimizer: AdamWSettings,
     /// Learning rate by step.
     pub schedule: Schedule,
+    /// Bytes reserved for what of a checkpoint is not written yet when the optimizer changes the state; no more than the
+    /// rank's part of the state is taken.
+    pub snapshot: u64,
 }
 
 impl Settings {

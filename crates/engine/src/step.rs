@@ -31,6 +31,7 @@ impl<D: Device> Rank<D> {
         self.device.ledger().enter(Phase::Optimizer);
         self.reduce()?;
         let learning_rate = self.settings.schedule.at(self.step + 1);
+        self.take_back();
         self.update(learning_rate)?;
         // The step's only reads: everything was issued before.
         let (loss, squares) = self.read_sums();

@@ -41,7 +41,7 @@ pub use float::{Float, bf16};
 pub use follow::{Difference, Follow};
 pub use ledger::Ledger;
 pub use moment::{Moment, Phase};
-pub use slice::{Slice, SliceMut};
+pub use slice::{Lent, Slice, SliceMut};
 pub use tensor::{Shape, Tensor, View, ViewMut};
 
 /// What of a device decides how much memory its own working space takes.

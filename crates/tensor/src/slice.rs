@@ -1,7 +1,8 @@
 //! Borrowed parts of a device's buffer: what device operations take.
 
-use crate::DType;
 use crate::device::Buffer;
+use crate::{DType, Float, bf16};
+use std::sync::Arc;
 
 /// A part of a buffer to read.
 #[derive(Debug)]
@@ -56,6 +57,45 @@ impl<'a, B: Buffer> Slice<'a, B> {
     /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Waits for all that was issued, then copies all elements to the host.
+    ///
+    /// # Panics
+    /// When there is room for other than their bytes.
+    pub fn read(self, bytes: &mut [u8]) {
+        assert_eq!(bytes.len(), self.len * self.dtype().bytes(), "bytes to read");
+        self.buf.read(self.start, bytes);
+    }
+
+    /// The same for floating-point elements, as f32.
+    ///
+    /// # Panics
+    /// When there is room for more or fewer.
+    pub fn read_floats(self, out: &mut [f32]) {
+        if self.dtype() != DType::BF16 {
+            return self.read(bytemuck::cast_slice_mut(out));
+        }
+        let mut low = vec![bf16::ZERO; self.len];
+        self.read(bytemuck::cast_slice_mut(&mut low));
+        assert_eq!(low.len(), out.len(), "elements to read");
+        out.iter_mut().zip(low).for_each(|(x, low)| *x = low.wide());
+    }
+}
+
+/// Elements of a tensor that another thread may read while the program goes on. Until it is dropped nobody can write to the
+/// tensor's buffer, and its bytes are not given back.
+#[derive(Debug)]
+pub struct Lent<B> {
+    pub(crate) buf: Arc<B>,
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+}
+
+impl<B: Buffer> Lent<B> {
+    /// The elements.
+    pub fn slice(&self) -> Slice<'_, B> {
+        Slice { buf: &self.buf, start: self.start, len: self.len }
     }
 }
 

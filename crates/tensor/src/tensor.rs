@@ -1,9 +1,11 @@
 //! A tensor: shape, placement, and a buffer that knows its dtype and category.
 
 use crate::device::{Buffer, Memory};
-use crate::{Category, DType, Error, Slice, SliceMut};
+use crate::{Category, DType, Error, Lent, Slice, SliceMut};
 use memwall_layout::Placements;
 use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
 
 /// Dims of a tensor, outermost first: one or two.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,10 +72,10 @@ impl fmt::Debug for Shape {
     }
 }
 
-/// A tensor that owns its buffer.
+/// A tensor that owns its buffer, but for what of it is [`Lent`].
 #[derive(Debug)]
 pub struct Tensor<D: Memory> {
-    buf: D::Buf,
+    buf: Arc<D::Buf>,
     /// First element in the buffer.
     start: usize,
     shape: Shape,
@@ -122,19 +124,33 @@ impl<D: Memory> Tensor<D> {
         placements: Placements,
         category: Category,
     ) -> Result<Self, Error> {
-        Ok(Self { buf: device.alloc(shape.len(), dtype, category)?, start: 0, shape, placements })
+        Ok(Self { buf: Arc::new(device.alloc(shape.len(), dtype, category)?), start: 0, shape, placements })
     }
 
     /// The whole, to read.
     pub fn view(&self) -> View<'_, D> {
-        let slice = Slice::all(&self.buf).part(self.start, self.shape.len());
+        let slice = Slice::all(&*self.buf).part(self.start, self.shape.len());
         View { slice, shape: self.shape, placements: self.placements }
     }
 
     /// The whole, to write.
+    ///
+    /// # Panics
+    /// When something of its buffer is lent: a fault of the calling program, which has to take it back before.
     pub fn view_mut(&mut self) -> ViewMut<'_, D> {
-        let slice = SliceMut::all(&mut self.buf).part(self.start, self.shape.len());
+        let buf = Arc::get_mut(&mut self.buf).expect("what is lent to be read is not written to");
+        let slice = SliceMut::all(buf).part(self.start, self.shape.len());
         ViewMut { slice, shape: self.shape, placements: self.placements }
+    }
+
+    /// Lends elements to be read by another thread.
+    ///
+    /// # Panics
+    /// When the range leaves the tensor: a fault of the calling program.
+    pub fn lend(&self, elements: Range<usize>) -> Lent<D::Buf> {
+        let Range { start, end } = elements;
+        assert!(start <= end && end <= self.shape.len(), "{start}..{end} of {:?}", self.shape);
+        Lent { buf: self.buf.clone(), start: self.start + start, len: end - start }
     }
 
     /// Other elements of the same buffer: from `start` on, in this shape. The rest is kept, and comes back with another window.

@@ -4,7 +4,7 @@ use super::model::{device, spec};
 use super::safetensors::WORDS;
 use super::{Definition, Outcome, Target};
 use crate::mutate::Form;
-use memwall_checkpoint::{Disk, Manifest, RunState, Store};
+use memwall_checkpoint::{Disk, FileRecord, Manifest, RunState, Store};
 use memwall_comm::Groups;
 use memwall_engine::{AdamWSettings, Decay, Keep, Precision, Rank, Schedule, Settings, Zero};
 use memwall_tensor::Cpu;
@@ -39,6 +39,7 @@ fn rank() -> Rank<Cpu> {
         zero: Zero::None,
         clip: None,
         seed: 1,
+        snapshot: 0,
         keep: Keep::ALL,
         optimizer: AdamWSettings { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 },
         schedule: Schedule { peak: 1e-2, last: 1e-2, warmup: 0, steps: 9, decay: Decay::Constant },
@@ -50,8 +51,8 @@ fn rank() -> Rank<Cpu> {
 
 /// Saves a checkpoint of step 0.
 fn save(store: &Store, rank: &mut Rank<Cpu>) -> PathBuf {
-    let state =
-        RunState { step: 0, samples: 0, tokens: 0, data: "d".into(), job: "[train]\nsteps = 1\n".into() };
+    let job = "[train]\nsteps = 1\n".into();
+    let state = RunState { step: 0, samples: 0, tokens: 0, data: "d".into(), job, code: "c".into() };
     store.save(rank, &state).expect("the scratch folder can be written")
 }
 
@@ -94,8 +95,10 @@ impl Checkpoint {
         let mut manifest = self.manifest.clone();
         if file > 0 {
             self.put(file, content);
-            manifest.files[file - 1].size = content.len() as u64;
-            manifest.files[file - 1].blake3 = blake3::hash(content).to_hex().to_string();
+            match FileRecord::of(&self.folder.join(FILES[file])) {
+                Ok(record) => manifest.files[file - 1] = record,
+                Err(_) => manifest.files[file - 1].size = content.len() as u64,
+            }
         } else {
             let held = serde_json::from_slice::<Value>(content).map(|v| v["manifest"].clone());
             match held.and_then(serde_json::from_value) {

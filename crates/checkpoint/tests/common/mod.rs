@@ -29,9 +29,18 @@ pub fn rank_of(config: &str, seed: u64) -> Rank<Cpu> {
 /// The same, in f32, or in bf16 with f32 masters.
 pub fn rank_in(config: &str, seed: u64, precision: Precision) -> Rank<Cpu> {
     let spec = ModelSpec::new(ModelConfig::from_json(config).unwrap());
-    let settings = Settings {
-        precision,
-        gradients: precision,
+    let settings = Settings { precision, gradients: precision, ..settings(seed) };
+    let device = Cpu::new(Description { threads: 1 }, 64 << 20).unwrap();
+    let mut rank = Rank::new(device, Groups::solo(), spec, settings).unwrap();
+    rank.initialize();
+    rank
+}
+
+/// The settings of such a rank.
+pub fn settings(seed: u64) -> Settings {
+    Settings {
+        precision: Precision::F32,
+        gradients: Precision::F32,
         micro_batch: 1,
         micro_batches: 1,
         sequence: 8,
@@ -39,14 +48,11 @@ pub fn rank_in(config: &str, seed: u64, precision: Precision) -> Rank<Cpu> {
         zero: Zero::None,
         clip: None,
         seed,
+        snapshot: 0,
         keep: Keep::ALL,
         optimizer: AdamWSettings { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 },
         schedule: Schedule { peak: 1e-2, last: 1e-2, warmup: 0, steps: 9, decay: Decay::Constant },
-    };
-    let device = Cpu::new(Description { threads: 1 }, 64 << 20).unwrap();
-    let mut rank = Rank::new(device, Groups::solo(), spec, settings).unwrap();
-    rank.initialize();
-    rank
+    }
 }
 
 /// The bits of every weight of a rank, in order.

@@ -87,6 +87,19 @@ impl ResolvedJob {
         }
     }
 
+    /// The same, but a `train.global_batch` that was left to follow the ranks is that of `run`, the job of a run that goes on.
+    pub fn pinned_as(&self, run: &Self) -> Result<Self, JobError> {
+        match (self.values.get("train.global_batch"), run.values.get("train.global_batch")) {
+            (None, Some(batch)) => self.with("train.global_batch", batch.clone())?.pinned(),
+            _ => self.pinned(),
+        }
+    }
+
+    /// The folder that the run writes to.
+    pub fn run_dir(&self) -> Option<String> {
+        self.values.read("run.dir")
+    }
+
     /// What `train.steps` was computed from, as in "train.epochs = 2.0", where it was not given.
     pub fn steps_from(&self) -> Option<&str> {
         self.steps_from.as_deref()

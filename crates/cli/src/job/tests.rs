@@ -100,7 +100,7 @@ fn fills_in_every_default() {
             check_every: Some(100),
         },
         memory: MemoryJob { budget: None, recompute: Recompute::None, exact: Exactness::Report },
-        checkpoint: CheckpointJob { every: None, keep: 2 },
+        checkpoint: CheckpointJob { every: None, keep: 2, keep_every: None, snapshot: 0 },
         export: ExportJob { dtype: ExportType::Float32, max_shard_bytes: 5_000_000_000 },
         run: RunJob { dir: "runs/tiny".into(), threads: None },
     };

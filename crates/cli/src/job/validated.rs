@@ -278,6 +278,10 @@ pub struct CheckpointJob {
     pub every: Option<u64>,
     /// Complete checkpoints kept, at least 1.
     pub keep: usize,
+    /// Steps whose multiples are kept for good.
+    pub keep_every: Option<u64>,
+    /// Bytes reserved for what is not written yet when the optimizer changes it.
+    pub snapshot: u64,
 }
 
 /// `[run]`
@@ -338,6 +342,8 @@ pub(super) fn validate(values: &Values) -> Result<Job, JobError> {
         checkpoint: CheckpointJob {
             every: Some(values.need("checkpoint.every")?).filter(|every| *every > 0),
             keep: values.need("checkpoint.keep")?,
+            keep_every: Some(values.need("checkpoint.keep_every")?).filter(|every| *every > 0),
+            snapshot: size(values, "checkpoint.snapshot").unwrap_or(0),
         },
         export: ExportJob {
             dtype: values.need("export.dtype")?,

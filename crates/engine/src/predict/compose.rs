@@ -260,6 +260,7 @@ mod tests {
                     zero: crate::Zero::None,
                     clip: None,
                     seed: 0,
+                    snapshot: 5000,
                     keep,
                     optimizer: AdamWSettings { beta1: 0.9, beta2: 0.95, eps: 1e-6, weight_decay: 0.1 },
                     schedule: Schedule {

@@ -44,6 +44,10 @@ impl Buffer for CpuBuf {
     fn dtype(&self) -> DType {
         self.dtype
     }
+    fn read(&self, start: usize, bytes: &mut [u8]) {
+        let len = bytes.len() / self.dtype.bytes();
+        bytes.copy_from_slice(S::all(self).part(start, len).raw());
+    }
 }
 
 /// A Rust type that a buffer's elements can be read as.
@@ -145,10 +149,6 @@ impl Memory for Cpu {
 
     fn write(&self, dst: M<'_>, bytes: &[u8]) {
         dst.raw().copy_from_slice(bytes);
-    }
-
-    fn read(&self, src: S<'_>, bytes: &mut [u8]) {
-        bytes.copy_from_slice(src.raw());
     }
 
     fn copy(&self, src: S<'_>, dst: M<'_>) {

@@ -3,7 +3,7 @@
 use crate::{Category, DType, Description, Float, Ledger, OutOfMemory, Slice, SliceMut, bf16};
 
 /// A device's buffer. What is dropped is free.
-pub trait Buffer: Send + std::fmt::Debug {
+pub trait Buffer: Send + Sync + std::fmt::Debug {
     /// Number of elements.
     fn len(&self) -> usize;
     /// Whether there are no elements.
@@ -12,6 +12,10 @@ pub trait Buffer: Send + std::fmt::Debug {
     }
     /// Type of the elements.
     fn dtype(&self) -> DType;
+
+    /// Waits for all that was issued, then copies elements from number `start` on to the host; as many bytes as there is room
+    /// for.
+    fn read(&self, start: usize, bytes: &mut [u8]);
 }
 
 /// Allocation, copies and the way between host and device.
@@ -54,7 +58,9 @@ pub trait Memory: Sized + std::fmt::Debug {
 
     /// Waits for all that was issued, then copies `src` to the host; as many bytes as `src` has.
     /// Not inside a step: what the host wants to read is awaited at its end.
-    fn read(&self, src: Slice<'_, Self::Buf>, bytes: &mut [u8]);
+    fn read(&self, src: Slice<'_, Self::Buf>, bytes: &mut [u8]) {
+        src.read(bytes);
+    }
 
     /// Copies elements from buffer to buffer; both have the same length and dtype.
     fn copy(&self, src: Slice<'_, Self::Buf>, dst: SliceMut<'_, Self::Buf>);
@@ -81,12 +87,7 @@ pub trait Memory: Sized + std::fmt::Debug {
 
     /// Copies floating-point elements to the host, as f32.
     fn read_floats(&self, src: Slice<'_, Self::Buf>, out: &mut [f32]) {
-        if src.dtype() != DType::BF16 {
-            return self.read(src, bytemuck::cast_slice_mut(out));
-        }
-        let mut low = vec![bf16::ZERO; src.len()];
-        self.read(src, bytemuck::cast_slice_mut(&mut low));
-        out.iter_mut().zip(low).for_each(|(x, low)| *x = low.wide());
+        src.read_floats(out);
     }
 
     /// Copies f32 elements from the host, each rounded to the nearest of `dst`'s type.

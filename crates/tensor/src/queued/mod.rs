@@ -154,14 +154,7 @@ impl Queued {
     /// unless the host has waited for what wrote it; not a number, where it was not yet made.
     pub fn peek(&self, src: Slice<'_, QueuedBuf>, bytes: &mut [u8]) {
         let part = self.part(src.buf, src.start, src.len);
-        let fault = self.core.issue().order.read("peek", Agent::Host, part.id);
-        fault.into_iter().for_each(|f| self.core.workshop.blame(f));
-        match self.core.workshop.store().get(&part.id) {
-            Some(buf) => {
-                self.core.workshop.cpu.read(Slice { buf, start: part.start, len: part.len }, bytes);
-            }
-            None => bytes.iter_mut().zip(POISON.iter().cycle()).for_each(|(b, p)| *b = *p),
-        }
+        self.core.peek(part.id, part.start, bytes);
     }
 
     /// Keeps operations from beginning, on both queues, until the result is dropped.
@@ -235,6 +228,15 @@ impl Core {
         self.issue().order.wait(Agent::Host, until);
     }
 
+    fn peek(&self, id: u64, start: usize, bytes: &mut [u8]) {
+        let fault = self.issue().order.read("peek", Agent::Host, id);
+        fault.into_iter().for_each(|f| self.workshop.blame(f));
+        match self.workshop.store().get(&id) {
+            Some(buf) => buf.read(start, bytes),
+            None => bytes.iter_mut().zip(POISON.iter().cycle()).for_each(|(b, p)| *b = *p),
+        }
+    }
+
     /// Waits for all that was issued.
     fn finish(&self) {
         let issued = self.issue().order.issued();
@@ -265,6 +267,14 @@ impl Buffer for QueuedBuf {
     }
     fn dtype(&self) -> DType {
         self.dtype
+    }
+    /// # Panics
+    /// When there was a fault since faults were last asked for.
+    fn read(&self, start: usize, bytes: &mut [u8]) {
+        self.core.finish();
+        self.core.peek(self.id, start, bytes);
+        let faults = self.core.workshop.faults();
+        assert!(faults.is_empty(), "{}", list(&faults));
     }
 }
 
@@ -326,15 +336,6 @@ impl Memory for Queued {
     fn write(&self, dst: SliceMut<'_, QueuedBuf>, bytes: &[u8]) {
         let bytes = bytes.to_vec();
         self.issue("write", [], [dst], move |cpu, [], [dst]| cpu.write(dst, &bytes));
-    }
-
-    /// # Panics
-    /// When there was a fault since faults were last asked for.
-    fn read(&self, src: Slice<'_, QueuedBuf>, bytes: &mut [u8]) {
-        self.core.finish();
-        self.peek(src, bytes);
-        let faults = self.core.workshop.faults();
-        assert!(faults.is_empty(), "{}", list(&faults));
     }
 
     fn copy(&self, src: Slice<'_, QueuedBuf>, dst: SliceMut<'_, QueuedBuf>) {

@@ -32,6 +32,7 @@ pub fn settings() -> Settings {
         zero: Zero::None,
         clip: None,
         seed: 1,
+        snapshot: 0,
         keep: Keep::ALL,
         optimizer: AdamWSettings { beta1: 0.9, beta2: 0.95, eps: 1e-6, weight_decay: 0.1 },
         schedule: Schedule { peak: 1e-2, last: 1e-2, warmup: 0, steps: 10, decay: Decay::Constant },

@@ -1,0 +1,150 @@
+//! Loading a checkpoint into a rank: read, hashed and put into place in one pass, by all of the rank's threads.
+
+use crate::error::CheckpointError;
+use crate::manifest::{Manifest, TensorRecord};
+use crate::parts::{Whole, by_kind, tensors};
+use crate::pieces::Pieces;
+use crate::save::{on_threads, together};
+use memwall_engine::{Part, Rank};
+use memwall_model::ParamId;
+use memwall_tensor::device::Device;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+/// A tensor of one file that this rank reads.
+struct Job<'a> {
+    pieces: &'a Pieces,
+    file: usize,
+    name: &'a str,
+    /// Which elements of the whole tensor the file has.
+    range: Range<usize>,
+    /// Which of them the rank holds.
+    wanted: Range<usize>,
+    /// What the hash must be, where it is this rank that looks.
+    record: Option<&'a TensorRecord>,
+    part: Part,
+    param: ParamId,
+}
+
+/// Elements of a parameter's state on their way into place.
+struct Arrived {
+    part: Part,
+    param: ParamId,
+    /// Number of the first in the whole tensor.
+    first: usize,
+    values: Vec<f32>,
+}
+
+/// Fills what a rank holds. Of the files' tensors each rank of the world hashes its share.
+pub(crate) fn load<D: Device>(
+    folder: &Path,
+    manifest: &Manifest,
+    rank: &mut Rank<D>,
+) -> Result<(), CheckpointError> {
+    let kinds: Vec<(Vec<Whole>, Pieces)> = by_kind(&manifest.files)
+        .map(|(kind, records)| {
+            let wholes = tensors(rank.spec(), kind);
+            let pieces = Pieces::open(folder, records, &wholes)?;
+            Ok((wholes, pieces))
+        })
+        .collect::<Result<_, CheckpointError>>()?;
+    let (world, own) = (rank.groups().mesh.world(), rank.groups().rank);
+    let mut jobs = Vec::new();
+    let mut number = 0;
+    for (wholes, pieces) in &kinds {
+        for Whole { part, param, entry } in wholes {
+            let held = rank.held(*part, *param);
+            for (file, range) in pieces.parts_of(&entry.name) {
+                let wanted = range.start.max(held.start)..range.end.min(held.end);
+                let looks = number % world == own;
+                number += 1;
+                if looks || !wanted.is_empty() {
+                    let record = looks.then(|| pieces.record(*file, &entry.name)).flatten();
+                    let (part, param, name) = (*part, *param, &*entry.name);
+                    jobs.push(Job {
+                        pieces,
+                        file: *file,
+                        name,
+                        range: range.clone(),
+                        wanted,
+                        record,
+                        part,
+                        param,
+                    });
+                }
+            }
+        }
+    }
+    read(&jobs, rank)?;
+    together(rank)
+}
+
+fn read<D: Device>(jobs: &[Job<'_>], rank: &mut Rank<D>) -> Result<(), CheckpointError> {
+    let threads = rank.device().description().threads.max(1);
+    let (arrive, arrived) = sync_channel::<Arrived>(2 * threads);
+    let (give_back, free) = channel::<Vec<f32>>();
+    let (next, failed, free) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(free));
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let arrive = arrive;
+            on_threads(threads, &|| {
+                let arrive = arrive.clone();
+                while !failed.load(Ordering::Relaxed)
+                    && let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    job.read(&arrive, &free).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+                }
+                Ok(())
+            })
+        });
+        for Arrived { part, param, first, mut values } in arrived {
+            let held = rank.held(part, param).start;
+            let (device, dst) = rank.part_mut(part, param);
+            device.write_floats(dst.part(first - held, values.len()), &values);
+            values.clear();
+            // Once all are read nobody takes them.
+            let _ = give_back.send(values);
+        }
+        reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+impl Job<'_> {
+    fn read(
+        &self,
+        arrive: &SyncSender<Arrived>,
+        free: &Mutex<Receiver<Vec<f32>>>,
+    ) -> Result<(), CheckpointError> {
+        let Self { range, wanted, .. } = self;
+        // Who looks at the hash reads all.
+        let all = if self.record.is_some() { range.clone() } else { wanted.clone() };
+        let mut elements =
+            self.pieces.file(self.file).elements(self.name)?.from(all.start - range.start, all.len());
+        let (mut at, mut hash) = (all.start, blake3::Hasher::new());
+        while let Some(chunk) = elements.next()? {
+            if self.record.is_some() {
+                hash.update(chunk.stored);
+            }
+            let (start, end) = (at.max(wanted.start), (at + chunk.values.len()).min(wanted.end));
+            if start < end {
+                let mut values =
+                    free.lock().unwrap_or_else(PoisonError::into_inner).try_recv().unwrap_or_default();
+                values.extend_from_slice(&chunk.values[start - at..end - at]);
+                let arrived = Arrived { part: self.part, param: self.param, first: start, values };
+                // The receiver is there until all senders have gone.
+                let _ = arrive.send(arrived);
+            }
+            at += chunk.values.len();
+        }
+        match self.record {
+            Some(record) if hash.finalize().to_hex().as_str() != record.blake3 => {
+                Err(self.pieces.damaged(self.file, self.name))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! Saving a checkpoint while training goes on.
+//!
+//! Beginning one lends the rank's state to a thread that writes it ([`memwall_engine::Snapshot`]). Ranks write their own files
+//! and do not speak with each other while they do: each leaves a record beside a file that is complete, and the first rank, once
+//! all records are there, writes the manifest and takes the records away.
+
+use crate::disk::Disk;
+use crate::error::CheckpointError;
+use crate::float::FloatType;
+use crate::manifest::{FORMAT, FileRecord, Manifest, RunState, SavedBy, SavedSchedule, TensorRecord};
+use crate::parts::{KINDS, Share, file_name, file_names, share};
+use crate::store::Store;
+use crate::tensor_file::Values;
+use crate::tensor_write::{Encoding, Piece, TensorWriter};
+use memwall_engine::{FlatLayout, Rank, Snapshot};
+use memwall_layout::Axis;
+use memwall_tensor::device::{Device, Memory};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How state stands in the files: to the bit.
+pub(crate) const EXACT: Encoding = Encoding { dtype: FloatType::F32, values: Values::Any };
+
+/// Between two looks at what other ranks have written.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// How much a save may take from what goes on beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// One thread: training goes on.
+    Background,
+    /// As many threads as the device has: nothing else is to be done.
+    Now,
+}
+
+/// A checkpoint that is being written. Dropping it cuts it off: then it is no checkpoint.
+#[derive(Debug)]
+#[must_use = "a checkpoint is complete when it was finished"]
+pub struct Saving {
+    folder: PathBuf,
+    cancel: Arc<AtomicBool>,
+    writer: Option<JoinHandle<Result<(), CheckpointError>>>,
+    took: Arc<Mutex<Option<Duration>>>,
+    bytes: u64,
+    stood: Duration,
+}
+
+/// What a save came to, on this rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Saved {
+    /// The checkpoint.
+    pub folder: PathBuf,
+    /// Bytes of this rank's files.
+    pub bytes: u64,
+    /// From the beginning until this rank's part was done.
+    pub took: Duration,
+    /// How long the rank could not go on: at the beginning, and at the end until all ranks were done.
+    pub stood: Duration,
+}
+
+impl Saving {
+    /// Whether this rank's part is done, well or not: then finishing it waits for the others alone.
+    pub fn is_over(&self) -> bool {
+        self.writer.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// What went wrong on this rank so far: then there will be no checkpoint.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn check(&mut self) -> Result<(), CheckpointError> {
+        if self.is_over() { self.join() } else { Ok(()) }
+    }
+
+    /// Waits until the checkpoint is complete. All ranks of the world call it together.
+    ///
+    /// # Errors
+    /// The disk's; other ranks do not come along. The checkpoints that were complete before still are.
+    pub fn finish<D: Device>(mut self, rank: &mut Rank<D>) -> Result<Saved, CheckpointError> {
+        let begin = Instant::now();
+        self.join()?;
+        together(rank)?;
+        let took = *self.took.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Saved {
+            folder: std::mem::take(&mut self.folder),
+            bytes: self.bytes,
+            took: took.unwrap_or_default(),
+            stood: self.stood + begin.elapsed(),
+        })
+    }
+
+    fn join(&mut self) -> Result<(), CheckpointError> {
+        match self.writer.take().map(JoinHandle::join) {
+            None => Ok(()),
+            Some(Ok(outcome)) => outcome,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+impl Drop for Saving {
+    fn drop(&mut self) {
+        self.cancel.store(true, Ordering::Relaxed);
+        if let Some(writer) = self.writer.take() {
+            // What it says is of a checkpoint that nobody waits for any more.
+            let _ = writer.join();
+        }
+    }
+}
+
+impl Store {
+    /// Begins to save a rank, or with the others of its world what they have together: each its own part. What is there of the
+    /// same step, an earlier save that was cut off, is replaced. All ranks of the world call it together, and finish it
+    /// together before they begin another one.
+    ///
+    /// # Errors
+    /// The disk's; other ranks do not come along. The checkpoints that were complete before still are.
+    pub fn begin<D: Device + 'static>(
+        &self,
+        rank: &mut Rank<D>,
+        state: &RunState,
+        pace: Pace,
+    ) -> Result<Saving, CheckpointError> {
+        let begin = Instant::now();
+        rank.begin_checkpoint();
+        let folder = self.folder(state.step);
+        let mut saving = Saving {
+            folder: folder.clone(),
+            cancel: Arc::default(),
+            writer: None,
+            took: Arc::default(),
+            bytes: 0,
+            stood: Duration::ZERO,
+        };
+        if self.complete(state.step) && Manifest::read(&folder).is_ok_and(|m| m.state == *state) {
+            return Ok(saving);
+        }
+        let leads = rank.groups().rank == 0;
+        if leads {
+            self.delete(state.step)?;
+            self.disk().make_folder(&folder)?;
+            self.disk().sync_folder(self.root())?;
+        }
+        together(rank)?;
+        // Of replicas, which hold the same, the first saves.
+        if rank.groups().replicate.rank() == 0 {
+            let manifest = leads.then(|| manifest(rank, state));
+            let (writer, bytes) = self.writer(rank, folder, pace, manifest, saving.cancel.clone());
+            let took = saving.took.clone();
+            let run = move || {
+                let outcome = writer.run();
+                *took.lock().unwrap_or_else(PoisonError::into_inner) = Some(begin.elapsed());
+                outcome
+            };
+            let thread = thread::Builder::new().name("checkpoint".into()).spawn(run);
+            saving.writer = Some(thread.map_err(|source| CheckpointError::Io {
+                action: "start a thread to write",
+                path: saving.folder.clone(),
+                source,
+            })?);
+            saving.bytes = bytes;
+        }
+        saving.stood = begin.elapsed();
+        Ok(saving)
+    }
+
+    /// Saves, and waits until it is done.
+    ///
+    /// # Errors
+    /// As of [`Store::begin`] and [`Saving::finish`].
+    pub fn save<D: Device + 'static>(
+        &self,
+        rank: &mut Rank<D>,
+        state: &RunState,
+    ) -> Result<PathBuf, CheckpointError> {
+        Ok(self.begin(rank, state, Pace::Now)?.finish(rank)?.folder)
+    }
+
+    /// What a rank has to write, and how many bytes of tensors that is.
+    fn writer<D: Device>(
+        &self,
+        rank: &mut Rank<D>,
+        folder: PathBuf,
+        pace: Pace,
+        manifest: Option<Manifest>,
+        cancel: Arc<AtomicBool>,
+    ) -> (Writer<D>, u64) {
+        let (index, parts) = rank.share();
+        let layout = FlatLayout::new(rank.spec(), parts);
+        let files: Vec<(PathBuf, Vec<Share>)> = KINDS
+            .iter()
+            .map(|(base, kind)| {
+                let shares = share(rank.spec(), &layout, kind, index, parts);
+                (folder.join(file_name(base, index, parts)), shares)
+            })
+            .collect();
+        let lent: Vec<_> = files
+            .iter()
+            .flat_map(|(_, shares)| shares)
+            .map(|s| {
+                let first = s.elements.start - rank.held(s.part, s.param).start;
+                (s.part, s.param, first..first + s.elements.len())
+            })
+            .collect();
+        let bytes = lent.iter().map(|(_, _, elements)| 4 * elements.len() as u64).sum();
+        let threads = match pace {
+            Pace::Background => 1,
+            Pace::Now => rank.device().description().threads,
+        };
+        let snapshot = rank.lend(&lent);
+        let names = file_names(parts);
+        (Writer { store: self.clone(), folder, files, snapshot, threads, manifest, names, cancel }, bytes)
+    }
+}
+
+/// The manifest of what a world of ranks saves, but for its files.
+fn manifest<D: Device>(rank: &Rank<D>, state: &RunState) -> Manifest {
+    let (spec, settings, mesh) = (rank.spec(), rank.settings(), rank.groups().mesh);
+    Manifest {
+        format: FORMAT,
+        state: state.clone(),
+        seed: settings.seed,
+        schedule: SavedSchedule::of(&settings.schedule, state.step),
+        layout: SavedBy {
+            dp_replicate: mesh.degree(Axis::DpReplicate),
+            dp_shard: mesh.degree(Axis::DpShard),
+            zero: settings.zero as u8,
+        },
+        model: spec.config.to_export_json(FloatType::F32.name(), None),
+        frozen: spec.params.iter().filter(|p| p.frozen).map(|p| p.name.clone()).collect(),
+        files: Vec::new(),
+    }
+}
+
+/// No rank goes on before all have come so far.
+pub(crate) fn together<D: Device>(rank: &mut Rank<D>) -> Result<(), CheckpointError> {
+    rank.agree(false).map(drop).map_err(|e| CheckpointError::Ranks { reason: e.to_string() })
+}
+
+/// A rank's part of a checkpoint, for the thread that writes it.
+struct Writer<D: Memory> {
+    store: Store,
+    folder: PathBuf,
+    files: Vec<(PathBuf, Vec<Share>)>,
+    /// The tensors of all files, one after the other.
+    snapshot: Snapshot<D>,
+    threads: usize,
+    /// Of the rank that completes the checkpoint.
+    manifest: Option<Manifest>,
+    /// The files of all ranks.
+    names: Vec<String>,
+    cancel: Arc<AtomicBool>,
+}
+
+impl<D: Memory> Writer<D> {
+    fn run(self) -> Result<(), CheckpointError> {
+        let Self { store, folder, files, snapshot, threads, manifest, names, cancel } = self;
+        let parts = Parts { disk: store.disk(), files: &files, threads };
+        let read = |piece: usize, first: usize, values: &mut [f32]| {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(cut_off());
+            }
+            snapshot.read(piece, first, values);
+            Ok(())
+        };
+        let written = parts.write(&read);
+        drop(snapshot);
+        let outcome = written.and_then(|()| match manifest {
+            None => Ok(()),
+            Some(manifest) => {
+                let files = records(store.disk(), &folder, &names, store.patience(), &cancel)?;
+                store.complete_with(&folder, Manifest { files, ..manifest })
+            }
+        });
+        if outcome.is_err() && !folder.join(Manifest::NAME).exists() {
+            // It will be no checkpoint, and a full disk is not to stay full. What failed first is what is told.
+            for (path, _) in &files {
+                let _ = store.disk().remove_file(path);
+                let _ = store.disk().remove_file(&record_of(path));
+            }
+        }
+        outcome
+    }
+}
+
+fn cut_off() -> CheckpointError {
+    CheckpointError::Ranks { reason: "the run ended before".into() }
+}
+
+/// Files of one part of a checkpoint, to be written.
+pub(crate) struct Parts<'a> {
+    pub(crate) disk: &'a Disk,
+    /// Paths, and what is to stand in them.
+    pub(crate) files: &'a [(PathBuf, Vec<Share>)],
+    pub(crate) threads: usize,
+}
+
+/// Fills elements of tensor number `.0`, counted through all files, from its element number `.1` on.
+pub(crate) type ReadShared<'a> = &'a (dyn Fn(usize, usize, &mut [f32]) -> Result<(), CheckpointError> + Sync);
+
+impl Parts<'_> {
+    /// Writes the files, and a record beside each.
+    pub(crate) fn write(&self, read: ReadShared<'_>) -> Result<(), CheckpointError> {
+        let mut writers = Vec::new();
+        let mut jobs = Vec::new();
+        for (path, shares) in self.files {
+            jobs.extend((0..shares.len()).map(|number| (writers.len(), number)));
+            let entries = shares.iter().map(|s| s.entry.clone()).collect();
+            writers.push(TensorWriter::new(self.disk, path, EXACT, entries)?);
+        }
+        let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let hashes = Mutex::new(vec![String::new(); jobs.len()]);
+        let work = || {
+            let mut piece = Piece::new();
+            while !failed.load(Ordering::Relaxed) {
+                let job = next.fetch_add(1, Ordering::Relaxed);
+                let Some((file, number)) = jobs.get(job) else { break };
+                let hash = writers[*file]
+                    .write(*number, &mut piece, &mut |first, values| read(job, first, values))
+                    .inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+                hashes.lock().unwrap_or_else(PoisonError::into_inner)[job] = hash;
+            }
+            Ok(())
+        };
+        on_threads(self.threads, &work)?;
+        let mut hashes = hashes.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter();
+        for (writer, (path, shares)) in writers.into_iter().zip(self.files) {
+            let tensors: BTreeMap<String, TensorRecord> = shares
+                .iter()
+                .zip(&mut hashes)
+                .map(|(s, blake3)| {
+                    (s.entry.name.clone(), TensorRecord { first: s.elements.start as u64, blake3 })
+                })
+                .collect();
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let record =
+                FileRecord { name, size: writer.size(), header: writer.header().to_owned(), tensors };
+            writer.finish()?;
+            let text = serde_json::to_vec(&record)
+                .map_err(|e| CheckpointError::malformed(path, format!("cannot have a record: {e}")))?;
+            self.disk.replace(&record_of(path), &text)?;
+        }
+        Ok(())
+    }
+}
+
+/// Has this many threads, the calling one among them, do `work`; the first error is returned.
+pub(crate) fn on_threads(
+    threads: usize,
+    work: &(impl Fn() -> Result<(), CheckpointError> + Sync),
+) -> Result<(), CheckpointError> {
+    thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        let own = work();
+        let join = |t: thread::ScopedJoinHandle<'_, _>| {
+            t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        others.into_iter().map(join).fold(own, |outcome, other| outcome.and(other))
+    })
+}
+
+/// Where a rank tells the first what it has written, until that has written the manifest.
+fn record_of(path: &Path) -> PathBuf {
+    path.with_extension("record")
+}
+
+/// Waits for the records of all files, and takes them away. Whoever is slow is waited for as long as the folder grows.
+pub(crate) fn records(
+    disk: &Disk,
+    folder: &Path,
+    names: &[String],
+    patience: Duration,
+    cancel: &AtomicBool,
+) -> Result<Vec<FileRecord>, CheckpointError> {
+    let mut found = Vec::with_capacity(names.len());
+    let (mut grown, mut size) = (Instant::now(), 0);
+    for name in names {
+        let path = record_of(&folder.join(name));
+        while !path.exists() {
+            if cancel.load(Ordering::Relaxed) {
+                return Err(cut_off());
+            }
+            if grown.elapsed() > patience {
+                let seconds = patience.as_secs();
+                let reason = format!("the rank that writes {name} has written nothing for {seconds} s");
+                return Err(CheckpointError::Ranks { reason });
+            }
+            thread::sleep(LOOK);
+            let now = size_of_files(folder);
+            if now != size {
+                (grown, size) = (Instant::now(), now);
+            }
+        }
+        let text = crate::files::read(&path)?;
+        found.push(
+            serde_json::from_slice(&text)
+                .map_err(|e| CheckpointError::malformed(&path, format!("is no record of a file: {e}")))?,
+        );
+    }
+    names.iter().try_for_each(|name| disk.remove_file(&record_of(&folder.join(name))))?;
+    Ok(found)
+}
+
+fn size_of_files(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|e| e.metadata().ok()).map(|m| m.len()).sum()
+}
