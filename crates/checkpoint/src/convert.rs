@@ -55,7 +55,7 @@ pub fn begin_with(
         seed: run.seed,
         schedule: SavedSchedule::of(&run.schedule, 0),
         layout: SavedBy { dp_replicate: 1, dp_shard: parts, zero: u8::from(parts > 1) },
-        model: spec.config.to_export_json("float32", None),
+        model: spec.config.to_json(),
         frozen: spec.params.iter().filter(|p| p.frozen).map(|p| p.name.clone()).collect(),
         files: Vec::new(),
     };

@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug)]
 pub enum Tensors<'a> {
     /// Weights and moments.
-    Checkpoint(SavedState),
+    Checkpoint(Box<SavedState>),
     /// Weights alone.
     Model(ModelWeights<'a>),
 }

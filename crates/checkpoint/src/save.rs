@@ -231,7 +231,7 @@ fn manifest<D: Device>(rank: &Rank<D>, state: &RunState) -> Manifest {
             dp_shard: mesh.degree(Axis::DpShard),
             zero: settings.zero as u8,
         },
-        model: spec.config.to_export_json(FloatType::F32.name(), None),
+        model: spec.config.to_json(),
         frozen: spec.params.iter().filter(|p| p.frozen).map(|p| p.name.clone()).collect(),
         files: Vec::new(),
     }

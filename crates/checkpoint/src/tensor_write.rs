@@ -99,7 +99,7 @@ impl TensorWriter {
         &self,
         number: usize,
         piece: &mut Piece,
-        read: &mut dyn FnMut(usize, &mut [f32]) -> Result<(), CheckpointError>,
+        read: ReadOne<'_>,
     ) -> Result<String, CheckpointError> {
         let Encoding { dtype, values: allowed } = self.encoding;
         let entry = &self.entries[number];
@@ -134,6 +134,9 @@ impl TensorWriter {
         self.file.finish()
     }
 }
+
+/// Fills a piece of a tensor from its element number `.0` on.
+pub(crate) type ReadOne<'a> = &'a mut dyn FnMut(usize, &mut [f32]) -> Result<(), CheckpointError>;
 
 /// Fills a piece of tensor number `.0` from its element number `.1` on.
 pub(crate) type Read<'a> = &'a mut dyn FnMut(usize, usize, &mut [f32]) -> Result<(), CheckpointError>;

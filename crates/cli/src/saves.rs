@@ -26,7 +26,7 @@ impl Saves {
     }
 
     /// A line for people; steps stood still for `copied` beside.
-    pub(crate) fn text(&self, copied: Duration) -> String {
+    pub(crate) fn text(self, copied: Duration) -> String {
         if self.count == 0 {
             return String::new();
         }
@@ -41,7 +41,7 @@ impl Saves {
     }
 
     /// For the summary.
-    pub(crate) fn to_json(&self, copied: Duration) -> Value {
+    pub(crate) fn to_json(self, copied: Duration) -> Value {
         json!({
             "saves": self.count,
             "bytes": self.bytes,

@@ -2,12 +2,13 @@
 
 mod common;
 
-use common::{Place, contents, tensors};
+use common::{JOB, Place, contents, tensors};
 use serde_json::Value;
 use std::path::Path;
 
 /// A run of two ranks of ZeRO-3 that was stopped after six steps.
 fn trained(p: &Place) -> String {
+    p.write("job.toml", &JOB.replace("micro_batch = 2", "micro_batch = 1"));
     p.ok(&["train", "job.toml", "--stop-after", "6", "--set", "parallel.zero=3", "--ranks", "2"])
 }
 
@@ -78,7 +79,7 @@ fn verify_finds_every_damage_and_names_the_file_and_the_tensor() {
         let at = bytes.len() - 1;
         flipped[at] ^= 0x10;
         std::fs::write(&path, &flipped).unwrap();
-        says(&[name, "model.", "does not have the recorded hash"]);
+        says(&[name, ".weight does not have the recorded hash"]);
         std::fs::write(&path, &bytes[..at]).unwrap();
         says(&[name, "bytes instead of"]);
         std::fs::remove_file(&path).unwrap();

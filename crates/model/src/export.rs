@@ -4,6 +4,11 @@ use crate::{Family, ModelConfig};
 use serde_json::{Value, json};
 
 impl ModelConfig {
+    /// The config as it was given: what [`ModelConfig::from_value`] reads the same from.
+    pub fn to_json(&self) -> Value {
+        Value::Object(self.raw.clone())
+    }
+
     /// The config.json of a model that is exported in `dtype` ("float32"): every key that was read,
     /// with what transformers needs to load the folder without being told the class.
     pub fn to_export_json(&self, dtype: &str, end_of_document: Option<u32>) -> Value {

@@ -42,7 +42,7 @@ pub(super) fn diff(args: &CheckpointDiffArgs) -> Result<(), Failure> {
         Ok(match (&places[i], &models[i]) {
             (_, Some(model)) => Tensors::Model(ModelWeights::new(&model.file, &model.spec)),
             (Place::Checkpoint(folder) | Place::Model(folder), None) => {
-                Tensors::Checkpoint(SavedState::open(folder).refuse()?)
+                Tensors::Checkpoint(Box::new(SavedState::open(folder).refuse()?))
             }
         })
     };

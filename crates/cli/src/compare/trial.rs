@@ -159,7 +159,7 @@ impl Trial {
         }
         let mut why = Vec::new();
         // What is not a number is above every limit.
-        let above = |x: f64, limit: f64| !(x <= limit);
+        let above = |x: f64, limit: f64| x > limit || x.is_nan();
         if above(self.loss_apart(0), self.allowed.loss) {
             why.push(format!(
                 "the first step's losses are {:.1e} apart, and rounding explains {:.0e}",
@@ -197,7 +197,7 @@ fn apart(a: f64, b: f64) -> f64 {
 }
 
 fn differences(sides: &[Side; 2], step: u64) -> Result<Vec<Deviation>, Failure> {
-    let open = |side: &Side| Ok::<_, Failure>(Tensors::Checkpoint(side.state(step)?));
+    let open = |side: &Side| Ok::<_, Failure>(Tensors::Checkpoint(Box::new(side.state(step)?)));
     Ok(diff(&open(&sides[0])?, &open(&sides[1])?, machine::cores()).fail()?.tensors)
 }
 

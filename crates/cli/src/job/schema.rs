@@ -265,10 +265,12 @@ pub const KEYS: &[Key] = &[
         "Complete checkpoints kept; older ones are deleted."),
     key("checkpoint", "keep_every", count(0), Fallback::Whole(0),
         "Checkpoints of steps that are a multiple of this are kept for good; 0 keeps none so."),
-    key("checkpoint", "snapshot", Kind::Size, Fallback::Text("0 B"),
-        "Room that each rank reserves, where checkpoints are saved while it trains, for what is not written yet when the \
-         optimizer changes it; no more than the rank's part of the state is taken. A step waits until what is left fits: \
-         with 0 until all is read, which takes less time than a step of some hundred tokens."),
+    key("checkpoint", "snapshot", Kind::Size,
+        Fallback::Depends("none: a step that begins to change the state while it is being saved waits until all of it is read, \
+                           which takes less time than a step of some hundred tokens"),
+        "Room that each rank reserves, where checkpoints are saved while it trains, for what is not read yet when the \
+         optimizer changes it: a step then waits only until what is left fits. No more than the rank's part of the state is \
+         taken."),
 
     key("export", "dtype", Kind::Choice(&["float32", "bfloat16"]),
         Fallback::Depends("float32, or with precision.mode = \"bf16\" to bfloat16"),

@@ -131,7 +131,8 @@ fn switch(folder: &RunFolder, record: &Record, from: &SavedState, after: &Setup)
     } else {
         let new = record.path("converted");
         convert(folder.disk(), from, &new, parts, machine::cores()).fail()?;
-        let [old, converted] = [&place, &new].map(|f| SavedState::open(f).map(Tensors::Checkpoint));
+        let [old, converted] =
+            [&place, &new].map(|f| SavedState::open(f).map(|s| Tensors::Checkpoint(Box::new(s))));
         if !diff(&old.fail()?, &converted.fail()?, machine::cores()).fail()?.none() {
             return Err(Failure::Failed(format!(
                 "{} is not the same as {} in other parts: this is a defect of memwall, please report it; nothing of the run \
