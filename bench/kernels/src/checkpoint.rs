@@ -62,9 +62,13 @@ pub(crate) fn checkpoint(args: &CheckpointArgs) -> Result<(), Fault> {
     let save = begin.elapsed().as_secs_f64();
     let folder = saved.folder;
 
-    let warm = timed(|| Ok(drop(store.load(state.step, &mut rank)?)))?;
+    let mut load = || {
+        store.load(state.step, &mut rank)?;
+        Ok(())
+    };
+    let warm = timed(&mut load)?;
     forget(&folder)?;
-    let cold = timed(|| Ok(drop(store.load(state.step, &mut rank)?)))?;
+    let cold = timed(&mut load)?;
     let warm_read = timed(|| read(&folder))?;
     forget(&folder)?;
     let cold_read = timed(|| read(&folder))?;

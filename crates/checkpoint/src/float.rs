@@ -60,12 +60,24 @@ impl FloatType {
         }
     }
 
-    /// Converts to a file's bytes, rounding to nearest, ties to even. What is too large becomes infinite.
-    pub(crate) fn encode(self, values: &[f32], bytes: &mut [u8]) {
+    /// A file's bytes of these values, rounding to nearest, ties to even: those of f32 as they are, halves in `room`, which has
+    /// two bytes for each. What is too large becomes infinite.
+    pub(crate) fn encode<'a>(self, values: &'a [f32], room: &'a mut [u8]) -> &'a [u8] {
         match self {
-            FloatType::F32 => put(values, bytes, f32::to_le_bytes),
-            FloatType::BF16 => put(values, bytes, |v| bf16::from_f32(v).to_le_bytes()),
-            FloatType::F16 => put(values, bytes, |v| f16::from_f32(v).to_le_bytes()),
+            // Files are little-endian, and so is every machine that devices run on.
+            FloatType::F32 => return bytemuck::cast_slice(values),
+            FloatType::BF16 => put(values, room, |v| bf16::from_f32(v).to_le_bytes()),
+            FloatType::F16 => put(values, room, |v| f16::from_f32(v).to_le_bytes()),
+        }
+        &room[..values.len() * self.bytes()]
+    }
+
+    /// Makes each value what it is once it was in a file.
+    pub(crate) fn round(self, values: &mut [f32]) {
+        match self {
+            FloatType::F32 => {}
+            FloatType::BF16 => values.iter_mut().for_each(|v| *v = bf16::from_f32(*v).to_f32()),
+            FloatType::F16 => values.iter_mut().for_each(|v| *v = f16::from_f32(*v).to_f32()),
         }
     }
 }
@@ -122,6 +134,9 @@ mod tests {
             let written = |v: f32| {
                 let mut b = [0; 2];
                 kind.encode(&[v], &mut b);
+                let mut rounded = [v];
+                kind.round(&mut rounded);
+                assert_eq!(rounded[0].to_bits(), value(u16::from_le_bytes(b)).to_bits());
                 u16::from_le_bytes(b)
             };
             for bits in 0..0x7fff_u16 {

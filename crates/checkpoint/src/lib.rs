@@ -16,6 +16,7 @@ mod error;
 mod export;
 mod files;
 mod float;
+mod hash;
 mod header;
 mod index;
 mod load;

@@ -1,6 +1,7 @@
 //! Loading a checkpoint into a rank: read, hashed and put into place in one pass, by all of the rank's threads.
 
 use crate::error::CheckpointError;
+use crate::hash::Hash;
 use crate::manifest::{Manifest, TensorRecord};
 use crate::parts::{Whole, by_kind, tensors};
 use crate::pieces::Pieces;
@@ -36,6 +37,8 @@ struct Arrived {
     param: ParamId,
     /// Number of the first in the whole tensor.
     first: usize,
+    /// The elements are these of `values`.
+    within: Range<usize>,
     values: Vec<f32>,
 }
 
@@ -101,11 +104,10 @@ fn read<D: Device>(jobs: &[Job<'_>], rank: &mut Rank<D>) -> Result<(), Checkpoin
                 Ok(())
             })
         });
-        for Arrived { part, param, first, mut values } in arrived {
+        for Arrived { part, param, first, within, values } in arrived {
             let held = rank.held(part, param).start;
             let (device, dst) = rank.part_mut(part, param);
-            device.write_floats(dst.part(first - held, values.len()), &values);
-            values.clear();
+            device.write_floats(dst.part(first - held, within.len()), &values[within]);
             // Once all are read nobody takes them.
             let _ = give_back.send(values);
         }
@@ -124,26 +126,25 @@ impl Job<'_> {
         let all = if self.record.is_some() { range.clone() } else { wanted.clone() };
         let mut elements =
             self.pieces.file(self.file).elements(self.name)?.from(all.start - range.start, all.len());
-        let (mut at, mut hash) = (all.start, blake3::Hasher::new());
+        let (mut at, mut hash) = (all.start, Hash::default());
         while let Some(chunk) = elements.next()? {
             if self.record.is_some() {
                 hash.update(chunk.stored);
             }
-            let (start, end) = (at.max(wanted.start), (at + chunk.values.len()).min(wanted.end));
+            let n = chunk.values.len();
+            let (start, end) = (at.max(wanted.start), (at + n).min(wanted.end));
             if start < end {
-                let mut values =
-                    free.lock().unwrap_or_else(PoisonError::into_inner).try_recv().unwrap_or_default();
-                values.extend_from_slice(&chunk.values[start - at..end - at]);
-                let arrived = Arrived { part: self.part, param: self.param, first: start, values };
+                let other = free.lock().unwrap_or_else(PoisonError::into_inner).try_recv();
+                let values = elements.exchange(other.unwrap_or_default());
+                let within = start - at..end - at;
                 // The receiver is there until all senders have gone.
-                let _ = arrive.send(arrived);
+                let _ =
+                    arrive.send(Arrived { part: self.part, param: self.param, first: start, within, values });
             }
-            at += chunk.values.len();
+            at += n;
         }
         match self.record {
-            Some(record) if hash.finalize().to_hex().as_str() != record.blake3 => {
-                Err(self.pieces.damaged(self.file, self.name))
-            }
+            Some(record) if hash.finish() != record.xxh3 => Err(self.pieces.damaged(self.file, self.name)),
             _ => Ok(()),
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::error::{At, CheckpointError, shown};
 use crate::files;
+use crate::hash::Hash;
 use crate::tensor_file::TensorFile;
 use memwall_engine::{Decay, Schedule};
 use memwall_model::{ModelConfig, ModelSpec};
@@ -22,7 +23,7 @@ pub struct FileRecord {
     pub name: String,
     /// Bytes.
     pub size: u64,
-    /// BLAKE3 of all before the first tensor, hexadecimal.
+    /// XXH3 (128 bits) of all before the first tensor, hexadecimal.
     pub header: String,
     /// Its tensors: with the header they are the whole file.
     pub tensors: BTreeMap<String, TensorRecord>,
@@ -35,8 +36,8 @@ pub struct TensorRecord {
     /// Number of its first element in the whole tensor, of which another file may hold other elements.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub first: u64,
-    /// BLAKE3 of its bytes, hexadecimal.
-    pub blake3: String,
+    /// XXH3 (128 bits) of its bytes, hexadecimal.
+    pub xxh3: String,
 }
 
 impl FileRecord {
@@ -49,7 +50,7 @@ impl FileRecord {
         let (_, size) = files::open(path)?;
         let tensors = file
             .names()
-            .map(|name| Ok((name.to_owned(), TensorRecord { first: 0, blake3: file.hash(name)?.0 })))
+            .map(|name| Ok((name.to_owned(), TensorRecord { first: 0, xxh3: file.hash(name)?.0 })))
             .collect::<Result<_, CheckpointError>>()?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(Self { name, size, header: file.header_hash()?, tensors })
@@ -161,8 +162,8 @@ pub struct Manifest {
 #[serde(deny_unknown_fields)]
 struct Sealed {
     manifest: Manifest,
-    /// BLAKE3 of the manifest as compact JSON, hexadecimal.
-    blake3: String,
+    /// XXH3 (128 bits) of the manifest as compact JSON, hexadecimal.
+    xxh3: String,
 }
 
 /// Of a manifest of any format.
@@ -185,8 +186,8 @@ impl Manifest {
     /// # Errors
     /// None are known: numbers and texts always have a JSON form.
     pub fn to_text(&self) -> serde_json::Result<String> {
-        let blake3 = blake3::hash(serde_json::to_string(self)?.as_bytes()).to_hex().to_string();
-        Ok(serde_json::to_string_pretty(&Sealed { manifest: self.clone(), blake3 })? + "\n")
+        let xxh3 = Hash::of(serde_json::to_string(self)?.as_bytes());
+        Ok(serde_json::to_string_pretty(&Sealed { manifest: self.clone(), xxh3 })? + "\n")
     }
 
     /// Reads the manifest of a folder.

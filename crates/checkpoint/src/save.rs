@@ -333,8 +333,8 @@ impl Parts<'_> {
             let tensors: BTreeMap<String, TensorRecord> = shares
                 .iter()
                 .zip(&mut hashes)
-                .map(|(s, blake3)| {
-                    (s.entry.name.clone(), TensorRecord { first: s.elements.start as u64, blake3 })
+                .map(|(s, xxh3)| {
+                    (s.entry.name.clone(), TensorRecord { first: s.elements.start as u64, xxh3 })
                 })
                 .collect();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -3,6 +3,7 @@
 use crate::error::{At, CheckpointError, shown};
 use crate::files;
 use crate::float::FloatType;
+use crate::hash::Hash;
 use crate::header::{Header, TensorInfo};
 use memwall_tensor::SliceMut;
 use memwall_tensor::device::Memory;
@@ -78,20 +79,21 @@ impl TensorFile {
         &self.path
     }
 
-    /// BLAKE3 of all before the first tensor, hexadecimal.
+    /// Hash of all before the first tensor.
     pub(crate) fn header_hash(&self) -> Result<String, CheckpointError> {
         let mut bytes = vec![0; self.data as usize];
         self.file.read_exact_at(&mut bytes, 0).at("read", &self.path)?;
-        Ok(blake3::hash(&bytes).to_hex().to_string())
+        Ok(Hash::of(&bytes))
     }
 
-    /// BLAKE3 of a tensor's bytes, hexadecimal, and how many there are.
+    /// Hash of a tensor's bytes, and how many there are.
     pub(crate) fn hash(&self, name: &str) -> Result<(String, u64), CheckpointError> {
-        let (mut elements, mut hash) = (self.elements(name)?, blake3::Hasher::new());
-        while let Some((_, stored)) = elements.stored()? {
-            hash.update(stored);
+        let (mut elements, mut hash, mut bytes) = (self.elements(name)?, Hash::default(), 0);
+        while let Some(chunk) = elements.next()? {
+            hash.update(chunk.stored);
+            bytes += chunk.stored.len() as u64;
         }
-        Ok((hash.finalize().to_hex().to_string(), hash.count()))
+        Ok((hash.finish(), bytes))
     }
 
     /// Names of all tensors, in no order.
@@ -189,7 +191,7 @@ impl TensorFile {
             dtype,
             at: self.data + info.start,
             left: info.len(),
-            bytes: vec![0; n * 4],
+            halves: if dtype == FloatType::F32 { Vec::new() } else { vec![0; n * 2] },
             values: vec![0.0; n],
         })
     }
@@ -206,7 +208,8 @@ pub(crate) struct Elements<'a> {
     dtype: FloatType,
     at: u64,
     left: usize,
-    bytes: Vec<u8>,
+    /// As they stand in the file, where that is not as f32.
+    halves: Vec<u8>,
     values: Vec<f32>,
 }
 
@@ -226,25 +229,33 @@ impl Elements<'_> {
         self
     }
 
-    /// The next piece, of up to [`CHUNK`] elements, as it stands in the file, and its type; `None` after the last.
-    fn stored(&mut self) -> Result<Option<(FloatType, &mut [u8])>, CheckpointError> {
-        let n = self.left.min(CHUNK);
+    /// The next piece, of up to [`CHUNK`] elements; `None` after the last.
+    pub(crate) fn next(&mut self) -> Result<Option<Chunk<'_>>, CheckpointError> {
+        let (dtype, n) = (self.dtype, self.left.min(CHUNK));
         if n == 0 {
             return Ok(None);
         }
-        let stored = &mut self.bytes[..n * self.dtype.bytes()];
+        let stored = match dtype {
+            // Files are little-endian, and so is every machine that devices run on.
+            FloatType::F32 => bytemuck::cast_slice_mut(&mut self.values[..n]),
+            _ => &mut self.halves[..n * dtype.bytes()],
+        };
         self.file.file.read_exact_at(stored, self.at).at("read", &self.file.path)?;
         self.at += stored.len() as u64;
         self.left -= n;
-        Ok(Some((self.dtype, stored)))
+        let stored = if dtype == FloatType::F32 {
+            bytemuck::cast_slice(&self.values[..n])
+        } else {
+            let stored = &self.halves[..n * dtype.bytes()];
+            dtype.decode(stored, &mut self.values[..n]);
+            stored
+        };
+        Ok(Some(Chunk { dtype, stored, values: &self.values[..n] }))
     }
 
-    /// The same, and its values.
-    pub(crate) fn next(&mut self) -> Result<Option<Chunk<'_>>, CheckpointError> {
-        let Some((dtype, stored)) = self.stored()? else { return Ok(None) };
-        let n = stored.len() / dtype.bytes();
-        let values = &mut self.values[..n];
-        dtype.decode(&self.bytes[..n * dtype.bytes()], values);
-        Ok(Some(Chunk { dtype, stored: &self.bytes[..n * dtype.bytes()], values }))
+    /// Gives the room that the last piece is in away, for another one.
+    pub(crate) fn exchange(&mut self, mut other: Vec<f32>) -> Vec<f32> {
+        other.resize(self.values.len(), 0.0);
+        std::mem::replace(&mut self.values, other)
     }
 }

@@ -3,6 +3,7 @@
 use crate::disk::{Disk, DiskFile};
 use crate::error::CheckpointError;
 use crate::float::FloatType;
+use crate::hash::Hash;
 use crate::tensor_file::{CHUNK, Values};
 use safetensors::tensor::{Metadata, TensorInfo};
 use std::path::Path;
@@ -45,7 +46,7 @@ pub(crate) struct TensorWriter {
     entries: Vec<Entry>,
     /// Where each tensor begins, and where the last ends.
     starts: Vec<u64>,
-    /// BLAKE3 of the header.
+    /// Hash of the header.
     header: String,
 }
 
@@ -57,7 +58,7 @@ pub(crate) struct Piece {
 
 impl Piece {
     pub(crate) fn new() -> Self {
-        Self { values: vec![0.0; CHUNK], stored: vec![0; CHUNK * 4] }
+        Self { values: vec![0.0; CHUNK], stored: vec![0; CHUNK * 2] }
     }
 }
 
@@ -76,11 +77,11 @@ impl TensorWriter {
         for entry in &entries {
             starts.push(starts[starts.len() - 1] + entry.bytes(encoding.dtype));
         }
-        let header = blake3::hash(&header).to_hex().to_string();
+        let header = Hash::of(&header);
         Ok(Self { file, encoding, entries, starts, header })
     }
 
-    /// BLAKE3 of the header.
+    /// Hash of the header.
     pub(crate) fn header(&self) -> &str {
         &self.header
     }
@@ -103,15 +104,13 @@ impl TensorWriter {
     ) -> Result<String, CheckpointError> {
         let Encoding { dtype, values: allowed } = self.encoding;
         let entry = &self.entries[number];
-        let (len, mut at, mut hash) = (entry.len(), self.starts[number], blake3::Hasher::new());
+        let (len, mut at, mut hash) = (entry.len(), self.starts[number], Hash::default());
         for start in (0..len).step_by(CHUNK) {
             let values = &mut piece.values[..CHUNK.min(len - start)];
             read(start, values)?;
-            let stored = &mut piece.stored[..values.len() * dtype.bytes()];
-            dtype.encode(values, stored);
             if allowed == Values::Finite {
                 // A finite f32 may be beyond the type of the file.
-                dtype.decode(stored, values);
+                dtype.round(values);
             }
             if let Some(i) = allowed.fault(values) {
                 return Err(CheckpointError::NotFinite {
@@ -122,11 +121,12 @@ impl TensorWriter {
                     dtype: dtype.name(),
                 });
             }
+            let stored = dtype.encode(values, &mut piece.stored);
             hash.update(stored);
             self.file.write_at(stored, at)?;
             at += stored.len() as u64;
         }
-        Ok(hash.finalize().to_hex().to_string())
+        Ok(hash.finish())
     }
 
     /// Has the file reach the disk.

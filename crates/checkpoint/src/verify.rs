@@ -48,7 +48,7 @@ pub fn verify(folder: &Path, step: Option<u64>, threads: usize) -> Verified {
     let whole = found.problems.is_empty();
     let jobs: Vec<(&TensorFile, &str, &str)> = files
         .iter()
-        .flat_map(|(file, record)| record.tensors.iter().map(move |(n, t)| (file, &**n, &*t.blake3)))
+        .flat_map(|(file, record)| record.tensors.iter().map(move |(n, t)| (file, &**n, &*t.xxh3)))
         .collect();
     let next = AtomicUsize::new(0);
     let wrong = Mutex::new(Vec::new());
