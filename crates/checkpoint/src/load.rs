@@ -96,9 +96,11 @@ fn read<D: Device>(jobs: &[Job<'_>], rank: &mut Rank<D>) -> Result<(), Checkpoin
             let arrive = arrive;
             on_threads(threads, &|| {
                 let arrive = arrive.clone();
-                while !failed.load(Ordering::Relaxed)
-                    && let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed))
-                {
+                while !failed.load(Ordering::Relaxed) {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(job) = jobs.get(number) else { break };
+                    // What comes next is on its way from the disk meanwhile.
+                    jobs.iter().skip(number).take(1 + threads).for_each(Job::announce);
                     job.read(&arrive, &free).inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
                 }
                 Ok(())
@@ -116,14 +118,23 @@ fn read<D: Device>(jobs: &[Job<'_>], rank: &mut Rank<D>) -> Result<(), Checkpoin
 }
 
 impl Job<'_> {
+    /// The elements that are read: who looks at the hash reads all.
+    fn all(&self) -> Range<usize> {
+        if self.record.is_some() { self.range.clone() } else { self.wanted.clone() }
+    }
+
+    fn announce(&self) {
+        let (all, start) = (self.all(), self.range.start);
+        self.pieces.file(self.file).announce(self.name, all.start - start..all.end - start);
+    }
+
     fn read(
         &self,
         arrive: &SyncSender<Arrived>,
         free: &Mutex<Receiver<Vec<f32>>>,
     ) -> Result<(), CheckpointError> {
         let Self { range, wanted, .. } = self;
-        // Who looks at the hash reads all.
-        let all = if self.record.is_some() { range.clone() } else { wanted.clone() };
+        let all = self.all();
         let mut elements =
             self.pieces.file(self.file).elements(self.name)?.from(all.start - range.start, all.len());
         let (mut at, mut hash) = (all.start, Hash::default());

@@ -7,8 +7,11 @@ use crate::hash::Hash;
 use crate::header::{Header, TensorInfo};
 use memwall_tensor::SliceMut;
 use memwall_tensor::device::Memory;
+use rustix::fs::{Advice, fadvise};
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -176,6 +179,15 @@ impl TensorFile {
             at += chunk.values.len();
         }
         Ok(())
+    }
+
+    /// Tells the system that these elements of a tensor will be read soon, so that it begins to.
+    pub(crate) fn announce(&self, name: &str, elements: Range<usize>) {
+        let of = |info: &TensorInfo| Some((self.data + info.start, FloatType::of(info.dtype)?.bytes()));
+        let Some((start, size)) = self.info(name).and_then(of) else { return };
+        let bytes = NonZeroU64::new((elements.len() * size) as u64);
+        // It is advice: a system that does not take it reads more slowly.
+        let _ = fadvise(&self.file, start + (elements.start * size) as u64, bytes, Advice::WillNeed);
     }
 
     /// Reads a tensor piece by piece.
