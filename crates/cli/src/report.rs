@@ -245,6 +245,7 @@ pub(crate) fn live_table(live: &ByCategory) -> String {
 pub(crate) fn duration(seconds: f64) -> String {
     let s = seconds.round() as u64;
     match (s / 3600, s / 60 % 60, s % 60) {
+        (0, 0, 0) if seconds < 0.1 => format!("{:.0} ms", 1e3 * seconds),
         (0, 0, _) => format!("{seconds:.1} s"),
         (0, m, s) => format!("{m} m {s:02} s"),
         (h, m, _) => format!("{h} h {m:02} m"),
@@ -259,6 +260,7 @@ mod tests {
     fn counts_and_durations_read_as_people_write_them() {
         assert_eq!(count(999.0), "999");
         assert_eq!(count(12_345_678.0), "12.35 M");
+        assert_eq!(duration(0.0123), "12 ms");
         assert_eq!(duration(3.25), "3.2 s");
         assert_eq!(duration(65.0), "1 m 05 s");
         assert_eq!(duration(7260.0), "2 h 01 m");

@@ -117,7 +117,7 @@ impl<D: Device> Lending<D> {
             device.ledger().operation("room for a checkpoint");
             let shape = Shape::vector(elements);
             let mut room =
-                Tensor::new(device, shape, DType::F32, Placements::REPLICATED, Category::Workspace)?;
+                Tensor::lendable(device, shape, DType::F32, Placements::REPLICATED, Category::Workspace)?;
             // Pages are there when they are needed, and not slowly then.
             device.zero(room.view_mut().slice);
             Ok::<_, EngineError>(room)

@@ -250,7 +250,8 @@ fn zeroed_one<D: Memory>(
     device.ledger().operation(name);
     let range = held(flat.len);
     let shape = Shape::vector(range.len());
-    let mut t = Tensor::new(device, shape, dtype, placed(&range, flat.len), category)?;
+    // Checkpoints are written from it.
+    let mut t = Tensor::lendable(device, shape, dtype, placed(&range, flat.len), category)?;
     device.zero(t.view_mut().slice);
     Ok(t)
 }

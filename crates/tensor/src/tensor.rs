@@ -4,7 +4,7 @@ use crate::device::{Buffer, Memory};
 use crate::{Category, DType, Error, Lent, Slice, SliceMut};
 use memwall_layout::Placements;
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 /// Dims of a tensor, outermost first: one or two.
@@ -75,11 +75,29 @@ impl fmt::Debug for Shape {
 /// A tensor that owns its buffer, but for what of it is [`Lent`].
 #[derive(Debug)]
 pub struct Tensor<D: Memory> {
-    buf: Arc<D::Buf>,
+    buf: Held<D::Buf>,
     /// First element in the buffer.
     start: usize,
     shape: Shape,
     placements: Placements,
+}
+
+/// A tensor's buffer. Only of what may be lent it is counted who has it: tensors come and go by the hundred in a step.
+#[derive(Debug)]
+enum Held<B> {
+    Own(B),
+    Counted(Arc<B>),
+}
+
+impl<B> Deref for Held<B> {
+    type Target = B;
+
+    fn deref(&self) -> &B {
+        match self {
+            Held::Own(buf) => buf,
+            Held::Counted(buf) => buf,
+        }
+    }
 }
 
 /// A tensor to read: all of one, or a part of a flat buffer.
@@ -124,7 +142,23 @@ impl<D: Memory> Tensor<D> {
         placements: Placements,
         category: Category,
     ) -> Result<Self, Error> {
-        Ok(Self { buf: Arc::new(device.alloc(shape.len(), dtype, category)?), start: 0, shape, placements })
+        let buf = Held::Own(device.alloc(shape.len(), dtype, category)?);
+        Ok(Self { buf, start: 0, shape, placements })
+    }
+
+    /// The same, of which elements can be lent.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn lendable(
+        device: &D,
+        shape: Shape,
+        dtype: DType,
+        placements: Placements,
+        category: Category,
+    ) -> Result<Self, Error> {
+        let buf = Held::Counted(Arc::new(device.alloc(shape.len(), dtype, category)?));
+        Ok(Self { buf, start: 0, shape, placements })
     }
 
     /// The whole, to read.
@@ -138,7 +172,10 @@ impl<D: Memory> Tensor<D> {
     /// # Panics
     /// When something of its buffer is lent: a fault of the calling program, which has to take it back before.
     pub fn view_mut(&mut self) -> ViewMut<'_, D> {
-        let buf = Arc::get_mut(&mut self.buf).expect("what is lent to be read is not written to");
+        let buf = match &mut self.buf {
+            Held::Own(buf) => buf,
+            Held::Counted(buf) => Arc::get_mut(buf).expect("what is lent to be read is not written to"),
+        };
         let slice = SliceMut::all(buf).part(self.start, self.shape.len());
         ViewMut { slice, shape: self.shape, placements: self.placements }
     }
@@ -146,11 +183,12 @@ impl<D: Memory> Tensor<D> {
     /// Lends elements to be read by another thread.
     ///
     /// # Panics
-    /// When the range leaves the tensor: a fault of the calling program.
+    /// When the range leaves the tensor, or the tensor is none of [`Tensor::lendable`]: a fault of the calling program.
     pub fn lend(&self, elements: Range<usize>) -> Lent<D::Buf> {
         let Range { start, end } = elements;
         assert!(start <= end && end <= self.shape.len(), "{start}..{end} of {:?}", self.shape);
-        Lent { buf: self.buf.clone(), start: self.start + start, len: end - start }
+        let Held::Counted(buf) = &self.buf else { panic!("nobody counts who has this tensor") };
+        Lent { buf: buf.clone(), start: self.start + start, len: end - start }
     }
 
     /// Other elements of the same buffer: from `start` on, in this shape. The rest is kept, and comes back with another window.

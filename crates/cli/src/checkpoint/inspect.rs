@@ -78,7 +78,7 @@ fn text(saved: &SavedState) -> String {
         layout.zero,
     );
     text += &format!(
-        "schedule   {}, {:e} to {:e}, warm-up {} of {} steps; the next step's rate is {:e}\n",
+        "schedule   {}, {:e} to {:e}, warm-up {} of {} steps; the next step's rate is {:.3e}\n",
         schedule.decay, schedule.peak, schedule.last, schedule.warmup, schedule.steps, schedule.next
     );
     let data = if state.data.is_empty() { "none yet" } else { &state.data };

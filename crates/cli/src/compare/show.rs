@@ -11,6 +11,7 @@ const SHOWN: usize = 20;
 
 /// The table.
 pub(crate) fn text(sides: &[Side; 2], trial: &Trial) -> String {
+    let [a, b] = [0, 1].map(|i| sides[i].name);
     let mut text = String::new();
     for side in sides {
         let setup = &side.setup;
@@ -31,7 +32,12 @@ pub(crate) fn text(sides: &[Side; 2], trial: &Trial) -> String {
     }
     text += &format!(
         "{:<10} {:>14} {:>14} {:>9}   {:>14} {:>14}\n",
-        "", "loss a", "loss b", "apart", "norm a", "norm b"
+        "",
+        format!("loss {a}"),
+        format!("loss {b}"),
+        "apart",
+        format!("norm {a}"),
+        format!("norm {b}")
     );
     let steps = trial.steps();
     for i in (0..steps).filter(|i| i % steps.div_ceil(SHOWN) == 0 || i + 1 == steps) {
@@ -59,7 +65,7 @@ pub(crate) fn text(sides: &[Side; 2], trial: &Trial) -> String {
         trial.first + steps as u64,
         share(trial.weights_apart())
     );
-    text += &format!("{:<10} {:>14} {:>14}\n", "", "a", "b");
+    text += &format!("{:<10} {a:>14} {b:>14}\n", "");
     let [a, b] = &trial.ran;
     for (what, a, b, ratio) in [
         (

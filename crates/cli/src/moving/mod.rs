@@ -116,7 +116,10 @@ fn attempt(
     switch(folder, record, &from, &after)?;
     say!("moved      what was before is kept in {}; to undo it:", record.root().display());
     say!("           memwall move {} --back", folder.root().display());
-    say!("more       memwall train {} --set run.dir={} --resume", job.display(), folder.root().display());
+    // As the user said them, and without the run folder, which comes last.
+    let sets: String = sets[..sets.len() - 1].iter().map(|set| format!(" --set {set:?}")).collect();
+    let dir = folder.root().display();
+    say!("more       memwall train {}{sets} --set run.dir={dir} --resume", job.display());
     Ok(())
 }
 
