@@ -129,8 +129,9 @@ fn a_save_beside_training_is_ordered_on_a_device_with_queues() {
     }
 }
 
+/// torchtitan issue 1301: training stood still for as long as a slow save took.
 #[test]
-fn training_waits_for_no_disk_where_there_is_room() {
+fn tt_1301_training_waits_for_no_disk_where_there_is_room() {
     let dir = tempfile::tempdir().unwrap();
     // The disk hangs until the steps are done.
     let (go_on, wait) = mpsc::channel::<()>();
