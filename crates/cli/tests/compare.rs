@@ -213,3 +213,27 @@ fn a_move_that_changes_what_is_learned_or_does_not_run_leaves_the_run_as_it_was(
     assert_eq!(run_files(&p), before);
     p.ok(&["train", "job.toml", "--resume"]);
 }
+
+/// Rates at which training blows up rounding: in half precision it is soon elsewhere.
+#[test]
+fn a_move_that_deviates_goes_back_by_itself_and_leaves_a_report() {
+    let p = Place::new();
+    let wild = JOB.replace("3e-3", "30.0").replace("warmup_steps = 2", "warmup_steps = 0");
+    p.write("job.toml", &wild);
+    p.ok(&["train", "job.toml", "--stop-after", "3"]);
+    let before = run_files(&p);
+    p.write("new.toml", &format!("{wild}\n[precision]\nmode = \"bf16\"\n"));
+    let out = p.memwall(&["move", "run", "new.toml", "--steps", "6"]);
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert_eq!(out.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("verdict    NOT SAFE: ") && text.contains("nothing of the run was changed"),
+        "{text}"
+    );
+    let report = std::fs::read_to_string(p.path("run/moves/0001/report.txt")).unwrap();
+    assert!(report.contains("NOT SAFE") && !p.path("run/moves/0001/trial").exists(), "{report}");
+    assert_eq!(run_files(&p), before);
+    let text = p.refused(&["move", "run", "--back"]);
+    assert!(text.contains("nothing to undo"), "{text}");
+    p.ok(&["train", "job.toml", "--resume"]);
+}

@@ -88,6 +88,40 @@ fn parcae_12_whoever_is_killed_at_whatever_moment_all_end_and_the_run_goes_on() 
     p.wait_for_nobody();
 }
 
+/// A rank is killed when a save has begun and is not complete.
+#[test]
+fn a_rank_that_dies_in_mid_save_ends_the_run_and_the_checkpoint_before_is_whole() {
+    let p = endless();
+    let cut_off = |p: &Place| {
+        let steps = std::fs::read_dir(p.path("run/checkpoints")).into_iter().flatten().flatten();
+        let steps = steps.filter(|e| e.file_name().to_string_lossy().starts_with("step-"));
+        steps.filter(|e| !e.path().join("manifest.json").exists()).count()
+    };
+    let mut caught = 0;
+    for turn in 0..6 {
+        let resume: &[&str] = if turn > 0 { &["--resume"] } else { &[] };
+        let sets = ["--ranks", "2", "--set", "parallel.zero=3", "--set", "checkpoint.every=2"];
+        let mut child = start(&p, &[&sets, resume].concat());
+        let written = p.metrics_written("run");
+        while p.metrics_written("run") < written.max(1) + 4 {
+            assert!(child.try_wait().unwrap().is_none(), "the run ended by itself");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let victim = rank(&p, 1);
+        while cut_off(&p) == 0 {
+            assert!(child.try_wait().unwrap().is_none(), "the run ended by itself");
+        }
+        victim.signal("-KILL");
+        let out = ended(child);
+        let text = String::from_utf8(out.stderr).unwrap();
+        assert!(out.status.code() == Some(1) && text.contains("rank 1 was killed by signal 9"), "{text}");
+        p.wait_for_nobody();
+        caught += usize::from(cut_off(&p) > 0);
+        p.ok(&["checkpoint", "verify", "run"]);
+    }
+    assert!(caught > 0, "no save was caught before it was complete");
+}
+
 #[test]
 fn ctrl_c_ends_all_ranks_after_the_same_step_saved_and_the_run_goes_on() {
     let p = endless();

@@ -83,6 +83,8 @@ fn the_plan_predicts_what_the_run_measures() {
         &["train.micro_batch=1", "data.sequence_length=70"],
         &["model.config.tie_word_embeddings=true", "data.validation=0", "train.evaluate_every=0"],
         &["run.threads=1", "train.clip=0", "train.global_batch=2"],
+        &["checkpoint.snapshot=100 KiB"],
+        &["checkpoint.snapshot=1 GiB", "precision.mode=bf16"],
     ]
     .into_iter()
     .enumerate()
