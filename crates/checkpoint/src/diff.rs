@@ -2,9 +2,9 @@
 
 use crate::error::CheckpointError;
 use crate::model_folder::ModelWeights;
-use crate::save::on_threads;
 use crate::saved::SavedState;
 use crate::tensor_file::CHUNK;
+use crate::write::on_threads;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -31,6 +31,7 @@ mod store;
 mod tensor_file;
 mod tensor_write;
 mod verify;
+mod write;
 
 pub use convert::{Beginning, begin_with, convert};
 pub use diff::{Deviation, Differences, Tensors, diff, is_moment};

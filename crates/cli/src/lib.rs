@@ -36,6 +36,7 @@ mod resume;
 mod run;
 mod run_folder;
 mod saves;
+mod seat;
 mod setup;
 mod stop;
 mod support;

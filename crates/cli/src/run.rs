@@ -11,17 +11,15 @@ use crate::finish;
 use crate::job::{Exactness, ExportType};
 use crate::profile::Peak;
 use crate::progress::Progress;
-use crate::ranks;
 use crate::resident;
 use crate::run_folder::{Metrics, RunFolder, StepMetrics, read_back};
 use crate::saves::Saves;
+use crate::seat::{Seat, device};
 use crate::setup::Setup;
 use crate::train::Checked;
 use crate::wire::Wire;
 use indicatif::ProgressDrawTarget;
 use memwall_checkpoint::{Export, FloatType, ModelFile, Pace, RunState, Saving, Store, write_model};
-use memwall_comm::Groups;
-use memwall_comm::local::Fabric;
 use memwall_data::{Dataset, Tokenizer};
 use memwall_engine::{EngineError, MicroBatch, Prediction, Rank};
 use memwall_tensor::Cpu;
@@ -29,41 +27,6 @@ use memwall_tensor::device::Memory;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-
-/// A rank's place among the others, and what it hears from outside.
-pub(crate) struct Seat {
-    /// Its share of the samples.
-    pub(crate) share: Share,
-    /// Its groups.
-    pub(crate) groups: Groups<Cpu>,
-    /// What it shares with the others, if there are any.
-    pub(crate) fabric: Option<Fabric>,
-    /// Set when the user wants it to stop.
-    pub(crate) stop: Arc<AtomicBool>,
-    /// Steps after which it ends.
-    pub(crate) stop_after: Option<u64>,
-    /// Where progress is shown.
-    pub(crate) screen: Option<ProgressDrawTarget>,
-}
-
-impl Seat {
-    /// Of a rank that is alone.
-    pub(crate) fn alone(stop: Arc<AtomicBool>) -> Self {
-        let (share, groups, screen) = (Share::ALL, Groups::solo(), Progress::screen());
-        Self { share, groups, fabric: None, stop, stop_after: None, screen }
-    }
-
-    /// Stops the other ranks, unless the failure is that all stop. The rank's groups must still be there: without them it
-    /// has ended, and the others say that instead.
-    fn tell<T>(fabric: Option<&Fabric>, rank: usize, outcome: Result<T, Failure>) -> Result<T, Failure> {
-        if let (Some(fabric), Err(failure)) = (fabric, &outcome)
-            && !matches!(failure, Failure::Interrupted(_))
-        {
-            fabric.fail_rank(rank, &failure.to_string());
-        }
-        outcome
-    }
-}
 
 /// Carries out a job that has been checked, from a checkpoint or from the beginning.
 ///
@@ -126,26 +89,6 @@ pub(crate) fn run(
         say!("sample     none: {e}");
     }
     Ok(())
-}
-
-/// The rank's device, on cores of its own.
-fn device(setup: &Setup, rank: usize, fabric: Option<&Fabric>) -> Result<Cpu, Failure> {
-    let threads = setup.description.threads;
-    // With fewer threads than cores, which cores they should have is nobody's to say: another run may be on the first ones.
-    let cores = memwall_tensor::allowed_cores();
-    let own = (cores.len() == setup.threads().threads).then(|| &cores[rank * threads..][..threads]);
-    if let Some(own) = own.filter(|_| setup.ranks() > 1) {
-        // The calling thread computes too, and is to stay off the other ranks' cores.
-        ranks::bind(own);
-    }
-    let device = Cpu::new(setup.description, setup.budget).map_err(|e| Failure::Failed(e.to_string()))?;
-    if let Some(own) = own {
-        device.pin(own);
-    }
-    Ok(match fabric {
-        Some(fabric) => device.sharing(fabric.arena(rank).clone()),
-        None => device,
-    })
 }
 
 /// A run that has started.
