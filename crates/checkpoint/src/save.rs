@@ -12,6 +12,7 @@ use crate::write::{Parts, cut_off, record_of, records};
 use memwall_engine::{FlatLayout, Rank, Snapshot};
 use memwall_layout::Axis;
 use memwall_tensor::device::{Device, Memory};
+use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -249,6 +250,7 @@ struct Writer<D: Memory> {
 impl<D: Memory> Writer<D> {
     fn run(self) -> Result<(), CheckpointError> {
         let Self { store, folder, files, snapshot, threads, manifest, names, cancel } = self;
+        let leads = manifest.is_some();
         let parts = Parts { disk: store.disk(), files: &files, threads };
         let read = |piece: usize, first: usize, values: &mut [f32]| {
             if cancel.load(Ordering::Relaxed) {
@@ -268,9 +270,12 @@ impl<D: Memory> Writer<D> {
         });
         if outcome.is_err() && !folder.join(Manifest::NAME).exists() {
             // It will be no checkpoint, and a full disk is not to stay full. What failed first is what is told.
-            for (path, _) in &files {
-                let _ = store.disk().remove_file(path);
-                let _ = store.disk().remove_file(&record_of(path));
+            let all = fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
+            let own = files.iter().flat_map(|(path, _)| [path.clone(), record_of(path)]);
+            // Only the first rank knows that it is complete for nobody.
+            let gone: Vec<PathBuf> = if leads { all.collect() } else { own.collect() };
+            for path in gone {
+                let _ = store.disk().remove_file(&path);
             }
         }
         outcome
