@@ -121,7 +121,7 @@ pub(crate) fn report(
         say!("process    {} resident at most, {predicted} predicted: {verdict}", show_bytes(bytes));
     }
     for (what, name) in [
-        ("metrics", "metrics.jsonl"),
+        ("metrics", RunFolder::METRICS),
         ("summary", "summary.json"),
         ("saved", "checkpoints"),
         ("model", "export"),

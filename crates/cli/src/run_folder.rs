@@ -24,6 +24,8 @@ pub(crate) struct RunFolder {
 impl RunFolder {
     /// Name of the resolved job's file.
     pub(crate) const JOB: &'static str = "job.toml";
+    /// Name of the file of all steps.
+    pub(crate) const METRICS: &'static str = "metrics.jsonl";
 
     /// Makes or enters the folder.
     pub(crate) fn enter(root: &Path) -> Result<Self, Failure> {
@@ -147,9 +149,6 @@ pub(crate) fn bytes_json(bytes: &ByCategory) -> Value {
     Value::Object(map)
 }
 
-/// Name of the file.
-const METRICS: &str = "metrics.jsonl";
-
 /// metrics.jsonl: one object a step. Only the file remembers all steps, so that a long run's memory stays flat.
 #[derive(Debug)]
 pub(crate) struct Metrics {
@@ -174,7 +173,7 @@ impl Metrics {
     /// Opens the file at `step`: lines of later steps, and a line that was cut off, are dropped, since the run
     /// will write them again.
     pub(crate) fn open(folder: &RunFolder, step: u64) -> Result<Self, Failure> {
-        let path = folder.path(METRICS);
+        let path = folder.path(RunFolder::METRICS);
         let cannot = |e: std::io::Error| Failure::Refused(format!("cannot use {}: {e}", path.display()));
         let mut file = OpenOptions::new().read(true).append(true).create(true).open(&path).map_err(cannot)?;
         let kept = kept_bytes(&mut BufReader::new(&mut file), step).map_err(cannot)?;
@@ -201,7 +200,7 @@ impl Metrics {
     /// # Errors
     /// The file cannot be read, or does not have every step up to `last`.
     pub(crate) fn evaluations(folder: &RunFolder, last: u64) -> Result<Vec<(u64, f64)>, Failure> {
-        let path = folder.path(METRICS);
+        let path = folder.path(RunFolder::METRICS);
         let cannot = |e: &dyn std::fmt::Display| {
             Failure::Refused(format!(
                 "cannot count the evaluations that train.stop_patience is about: {} {e}; restore the file, set \

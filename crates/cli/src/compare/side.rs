@@ -146,7 +146,7 @@ impl Ran {
         let cannot = |path: &Path, e: &dyn std::fmt::Display| {
             Failure::Failed(format!("cannot read {}: {e}", path.display()))
         };
-        let path = folder.join("metrics.jsonl");
+        let path = folder.join(RunFolder::METRICS);
         let file = File::open(&path).map_err(|e| cannot(&path, &e))?;
         let mut steps = Vec::new();
         for line in BufReader::new(file).lines() {

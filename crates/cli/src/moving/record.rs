@@ -6,8 +6,6 @@ use memwall_checkpoint::Disk;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The metrics, as the run folder has them.
-const METRICS: &str = "metrics.jsonl";
 /// Says that the run was moved, and with which step's checkpoint.
 const DONE: &str = "moved-at-step";
 /// Says that the move was undone.
@@ -83,15 +81,15 @@ impl Record {
     /// Keeps what the run is before a move with this step's checkpoint.
     pub(super) fn keep_run(&self, folder: &RunFolder, step: u64) -> Result<(), Failure> {
         self.copy(&folder.path(RunFolder::JOB), &self.path(RunFolder::JOB))?;
-        if folder.path(METRICS).exists() {
-            self.copy(&folder.path(METRICS), &self.path(METRICS))?;
+        if folder.path(RunFolder::METRICS).exists() {
+            self.copy(&folder.path(RunFolder::METRICS), &self.path(RunFolder::METRICS))?;
         }
         self.write("step", &format!("{step}\n"))
     }
 
     /// Puts back job and metrics; those of after the move are kept in `after`.
     pub(super) fn restore_run(&self, folder: &RunFolder, after: &Path) -> Result<(), Failure> {
-        for name in [METRICS, RunFolder::JOB] {
+        for name in [RunFolder::METRICS, RunFolder::JOB] {
             if folder.path(name).exists() && !after.join(name).exists() {
                 self.copy(&folder.path(name), &after.join(name))?;
             }
