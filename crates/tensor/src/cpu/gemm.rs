@@ -12,6 +12,7 @@ use super::simd::{Simd, Strip, tile};
 use super::{Cpu, CpuBuf, Family, M, S, Shared};
 use crate::device::{Epilogue, Linear, MatmulDims, MatmulLayout};
 use crate::{DType, Float};
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What a family's tile and caches ask for.
@@ -27,10 +28,10 @@ struct Blocks {
     nc: usize,
 }
 
-// A strip of `a` and the panel of `b` under way fit the first cache, a block of `b` the second: with AVX2 that of newer
-// processors, since to pack strips for half as many blocks gains more than the third cache costs on older ones.
+// A strip of `a` and the panel of `b` under way fit the first cache. A block of `b` fits the second with AVX-512; with AVX2
+// it may come from the third, since to pack strips for fewer blocks gains more than that costs.
 const AVX512: Blocks = Blocks { mr: 14, nr: 32, kc: 384, nc: 768 };
-const AVX2: Blocks = Blocks { mr: 6, nr: 16, kc: 256, nc: 768 };
+const AVX2: Blocks = Blocks { mr: 6, nr: 16, kc: 256, nc: 1152 };
 const PORTABLE: Blocks = Blocks { mr: 4, nr: 8, kc: 256, nc: 256 };
 
 impl Blocks {
@@ -49,13 +50,14 @@ const GROUP: usize = 8;
 const A_FLOATS: usize = GROUP * 16 * AVX512.kc;
 /// Floats of a block of `b`.
 const B_FLOATS: usize = AVX512.kc * AVX512.nc;
-/// Rows of a bf16 result whose sums are in working space at a time.
-const SUM_ROWS: usize = 1024;
+const _: () = assert!(AVX2.kc * AVX2.nc <= B_FLOATS && PORTABLE.kc * PORTABLE.nc <= B_FLOATS);
+/// Sums of a bf16 result that are in working space at a time.
+const SUMS: usize = 1024 * AVX512.nc;
 
 /// Floats of working space a thread: strips of `a`, and a tile at the edge of the result.
 pub(super) const SCRATCH_FLOATS: usize = A_FLOATS + AVX512.mr * AVX512.nr;
 /// Floats of working space that threads share: two blocks of `b`, and sums of a bf16 result.
-pub(super) const SHARED_FLOATS: usize = 2 * B_FLOATS + SUM_ROWS * AVX512.nc;
+pub(super) const SHARED_FLOATS: usize = 2 * B_FLOATS + SUMS;
 
 /// Multiply-adds below which a second thread would come too late.
 const SMALL: usize = 1 << 15;
@@ -122,7 +124,7 @@ impl Cpu {
             return;
         }
         let Blocks { mr, nr, kc, nc } = Blocks::of(self.family);
-        let row_blocks = if C::DTYPE == DType::F32 { 1 } else { m.div_ceil(SUM_ROWS) };
+        let row_blocks = if C::DTYPE == DType::F32 { 1 } else { m.div_ceil(SUMS / nc / mr * mr) };
         let (columns, stretches) = (n.div_ceil(nc), k.div_ceil(kc).max(1));
         // Equal parts; an end of a part within a panel would only leave lanes idle.
         let part = |of: usize, parts: usize, grain: usize, i: usize| {
@@ -132,7 +134,7 @@ impl Cpu {
         };
         let steps = row_blocks * columns * stretches;
         let step = |s: usize| Step {
-            rows: part(m, row_blocks, 1, s / stretches / columns),
+            rows: part(m, row_blocks, mr, s / stretches / columns),
             columns: part(n, columns, nr, s / stretches % columns),
             k: part(k, stretches, 8, s % stretches),
             buffer: s % 2,
@@ -143,27 +145,26 @@ impl Cpu {
         let work = |thread: usize| {
             for s in 0..steps {
                 let step = step(s);
-                for panel in (thread..step.columns.len.div_ceil(nr)).step_by(threads) {
-                    pack_panel(family, product, step, panel);
-                }
+                let panels = step.columns.len.div_ceil(nr);
+                let (from, to) = (thread * panels / threads, (thread + 1) * panels / threads);
+                pack_panels(family, product, step, from..to);
                 if !alone {
                     self.pool.barrier();
                 }
                 let strips = step.rows.len.div_ceil(mr);
-                // Strips that share cache lines are packed together; but few and large groups leave a thread waiting for another.
-                let group = if product.a.step == 1 { 1 } else { (strips / (16 * threads)).clamp(1, GROUP) };
-                let groups = strips.div_ceil(group);
                 // Where rows are few, threads share a strip's panels.
-                let shares = (2 * threads).div_ceil(groups).min(step.columns.len.div_ceil(nr)).max(1);
-                loop {
-                    let item = taken[s % 2].fetch_add(1, Ordering::Relaxed);
-                    if item >= groups * shares {
-                        break;
-                    }
+                let shares = (2 * threads).div_ceil(strips).min(panels).max(1);
+                let items = strips * shares;
+                // Strips that share cache lines are packed together; the last ones less so, for threads to end together.
+                let most = if product.a.step == 1 || shares > 1 { 1 } else { GROUP };
+                let count = |from: usize| ((items - from) / (2 * threads)).clamp(1, most);
+                let take = |from: usize| (from < items).then(|| from + count(from));
+                let next = &taken[s % 2];
+                while let Ok(item) = next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
                     let share = part(step.columns.len, shares, nr, item % shares);
-                    let from = item / shares * group * mr;
-                    let rows =
-                        Stretch { from: step.rows.from + from, len: (group * mr).min(step.rows.len - from) };
+                    let from = item / shares * mr;
+                    let len = (count(item) * mr).min(step.rows.len - from);
+                    let rows = Stretch { from: step.rows.from + from, len };
                     multiply_rows(family, product, step, rows, share, self.scratch_of(thread));
                 }
                 // All have left the step before: its count serves the step behind this one.
@@ -204,8 +205,8 @@ macro_rules! by_family {
     }};
 }
 
-/// Packs one panel of a step's block of `b`.
-fn pack_panel<C: Float>(family: Family, product: &Product<'_, C>, step: Step, panel: usize) {
+/// Packs some panels of a step's block of `b`.
+fn pack_panels<C: Float>(family: Family, product: &Product<'_, C>, step: Step, panels: Range<usize>) {
     #[inline(always)]
     fn body<
         C: Float,
@@ -218,14 +219,18 @@ fn pack_panel<C: Float>(family: Family, product: &Product<'_, C>, step: Step, pa
     >(
         product: &Product<'_, C>,
         step: Step,
-        panel: usize,
+        panels: Range<usize>,
     ) {
-        let columns = NR.min(step.columns.len - panel * NR);
+        let from = panels.start * NR;
+        let columns = (panels.len() * NR).min(step.columns.len.saturating_sub(from));
+        // Without gaps: the end of a panel fetches the beginning of the next ahead.
+        let panel = NR * step.k.len;
+        let at = step.buffer * B_FLOATS + panels.start * panel;
         // SAFETY: one thread packs a panel, and nothing reads this buffer before the barrier.
-        let out = unsafe { product.shared.part(step.buffer * B_FLOATS + panel * NR * KC, NR * KC) };
-        pack_b::<V, NR>(product.b, step.columns.from + panel * NR, columns, step.k, out);
+        let out = unsafe { product.shared.part(at, panels.len() * panel) };
+        pack_b::<V, NR>(product.b, step.columns.from + from, columns, step.k, out, panel);
     }
-    by_family!(family, body, (product: &Product<'_, C>, step: Step, panel: usize))
+    by_family!(family, body, (product: &Product<'_, C>, step: Step, panels: Range<usize>))
 }
 
 /// Multiplies a group of strips, some of a step's rows, by a share of its columns, and finishes the elements if these are
@@ -289,25 +294,26 @@ fn multiply_strip<
     let (sums, ld) = if C::DTYPE == DType::F32 {
         (product.c.at(first * dims.n + from).cast::<f32>(), dims.n)
     } else {
-        let at = (first - step.rows.from) * AVX512.nc + share.from;
+        let line = step.columns.len;
+        let at = (first - step.rows.from) * line + share.from;
         let sums = product.shared.at(2 * B_FLOATS + at);
         if begins && product.accumulate {
             for r in 0..rows {
                 for j in 0..share.len {
                     // SAFETY: this strip and share are this thread's until the next barrier.
                     unsafe {
-                        *sums.add(r * AVX512.nc + j) = (*product.c.at((first + r) * dims.n + from + j)).wide()
+                        *sums.add(r * line + j) = (*product.c.at((first + r) * dims.n + from + j)).wide()
                     };
                 }
             }
         }
-        (sums, AVX512.nc)
+        (sums, line)
     };
     let fresh = begins && !product.accumulate;
     let blocks = product.shared.at(step.buffer * B_FLOATS);
     let a = strip.as_ptr();
     for j in (0..share.len).step_by(NR) {
-        let b = blocks.wrapping_add((share.from + j) * KC).cast_const();
+        let b = blocks.wrapping_add((share.from + j) * k.len).cast_const();
         let (to, columns) = (sums.wrapping_add(j), NR.min(share.len - j));
         if columns == NR {
             let soon = (j + 2 * NR <= share.len).then(|| to.wrapping_add(NR).cast_const());

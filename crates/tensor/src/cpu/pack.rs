@@ -37,6 +37,8 @@ macro_rules! elements {
 
 /// How many steps ahead of a strided copy its reads are fetched.
 const AHEAD: usize = 8;
+/// Panels that such a copy fills side by side.
+const SIDE: usize = 4;
 
 /// A stretch of the sums: from where, and how long.
 #[derive(Clone, Copy)]
@@ -68,20 +70,16 @@ pub(super) fn pack_a<V: Simd, const MR: usize, const LINE: usize, const KC: usiz
                 // All strips by one step: they share the cache lines that they are copied from.
                 for r in (0..rows).step_by(MR) {
                     V::prefetch(data.as_ptr().wrapping_add(from + r + AHEAD * a.step).cast());
-                    let to = r / MR * LINE * KC + q * LINE;
-                    // What follows a row is read along where it is there: a copy of known length is faster, and no tile uses it.
-                    match data.get(from + r..from + r + LINE) {
-                        Some(line) => widen(line, &mut out[to..to + LINE]),
-                        None => widen(&data[from + r..from + rows], &mut out[to..to + rows - r]),
-                    }
+                    // What follows a row is read along where it is there: no tile uses it.
+                    copy::<V, LINE, _>(&data[from + r..], rows - r, &mut out[r / MR * LINE * KC + q * LINE..]);
                 }
             }
         }
     });
 }
 
-/// Copies one panel of `b`: `NR` columns of the product from `first` on, step by step; where there are only `columns`, the
-/// rest are zeros.
+/// Copies `columns` columns of `b` from `first` on as panels of `NR`, one every `panel` floats, step by step; where columns
+/// end within a panel, the rest of it is zeros.
 #[inline(always)]
 pub(super) fn pack_b<V: Simd, const NR: usize>(
     b: Operand<'_>,
@@ -89,26 +87,75 @@ pub(super) fn pack_b<V: Simd, const NR: usize>(
     columns: usize,
     k: Stretch,
     out: &mut [f32],
+    panel: usize,
 ) {
-    let out = &mut out[..NR * k.len];
+    if k.len == 0 {
+        return;
+    }
     elements!(b, data => {
         if b.step == 1 {
-            transpose::<V, NR, _>(data, b.row, first, columns, k, out);
+            for (j, out) in (0..columns).step_by(NR).zip(out.chunks_mut(panel)) {
+                transpose::<V, NR, _>(data, b.row, first + j, NR.min(columns - j), k, &mut out[..NR * k.len]);
+            }
         } else {
-            for (q, out) in out.chunks_exact_mut(NR).enumerate() {
-                let from = first + (k.from + q) * b.step;
-                for line in 0..(NR * size_of_val(&data[0])).div_ceil(64) {
-                    V::prefetch(data.as_ptr().wrapping_add(from + AHEAD * b.step).cast::<f32>().wrapping_add(line * 16));
-                }
-                if columns == NR {
-                    widen(&data[from..from + NR], out);
-                } else {
-                    widen(&data[from..from + columns], &mut out[..columns]);
-                    out[columns..].fill(0.0);
+            let data = &data[k.from * b.step + first..];
+            let mut done = 0;
+            while done + SIDE * NR <= columns {
+                copy_panels::<V, NR, SIDE, _>(&data[done..], b.step, k.len, &mut out[done / NR * panel..], panel);
+                done += SIDE * NR;
+            }
+            while done + NR <= columns {
+                copy_panels::<V, NR, 1, _>(&data[done..], b.step, k.len, &mut out[done / NR * panel..], panel);
+                done += NR;
+            }
+            if done < columns {
+                let rest = columns - done;
+                for (q, out) in out[done / NR * panel..].chunks_exact_mut(NR).enumerate().take(k.len) {
+                    widen(&data[q * b.step + done..][..rest], &mut out[..rest]);
+                    out[rest..].fill(0.0);
                 }
             }
         }
     });
+}
+
+/// Copies rows `step` apart, `SIDE` panels of `NR` elements at a time, so that what lies side by side is read at once.
+#[inline(always)]
+fn copy_panels<V: Simd, const NR: usize, const SIDE: usize, T: Float>(
+    data: &[T],
+    step: usize,
+    rows: usize,
+    out: &mut [f32],
+    panel: usize,
+) {
+    let there = data.len() >= (rows - 1) * step + SIDE * NR;
+    assert!(there && out.len() >= (SIDE - 1) * panel + rows * NR, "panels of {rows} rows");
+    let (data, out) = (data.as_ptr(), out.as_mut_ptr());
+    for q in 0..rows {
+        let (row, line) = (data.wrapping_add(q * step), out.wrapping_add(q * NR));
+        for p in 0..SIDE {
+            let (from, to) = (row.wrapping_add(p * NR), line.wrapping_add(p * panel));
+            V::prefetch(from.wrapping_add(AHEAD * step).cast());
+            for l in (0..NR).step_by(V::LANES) {
+                // SAFETY: all is there, as was asserted; `NR` is a multiple of the lanes, and the machine has `V`: a device is
+                // only made for a family that it has.
+                unsafe { V::widen(from.add(l), to.add(l)) };
+            }
+        }
+    }
+}
+
+/// Copies `N` elements as f32, whole vectors, or the first `n` of them where that is all there is.
+#[inline(always)]
+fn copy<V: Simd, const N: usize, T: Float>(from: &[T], n: usize, to: &mut [f32]) {
+    if from.len() < N {
+        return widen(&from[..n], &mut to[..n]);
+    }
+    let (from, to) = (&from[..N], &mut to[..N]);
+    for l in (0..N).step_by(V::LANES) {
+        // SAFETY: `N` is a multiple of the lanes, and the machine has `V`: a device is only made for a family that it has.
+        unsafe { V::widen(from.as_ptr().add(l), to.as_mut_ptr().add(l)) };
+    }
 }
 
 #[inline(always)]

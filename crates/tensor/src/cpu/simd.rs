@@ -49,6 +49,18 @@ pub(super) trait Simd: Copy {
         let _ = at;
     }
 
+    /// Writes the `LANES` elements from `from` on as f32.
+    ///
+    /// # Safety
+    /// As [`Simd::splat`]; the elements are there, and room for them.
+    #[inline(always)]
+    unsafe fn widen<T: Float>(from: *const T, to: *mut f32) {
+        for l in 0..Self::LANES {
+            // SAFETY: the caller's promise.
+            unsafe { *to.add(l) = (*from.add(l)).wide() };
+        }
+    }
+
     /// Writes 8 rows of 8 elements, the first at `from`, `row` elements apart, as the columns of 8 rows of f32, the first
     /// at `to`, `line` elements apart.
     ///
@@ -127,6 +139,12 @@ mod x86 {
         }
 
         #[inline(always)]
+        unsafe fn widen<T: Float>(from: *const T, to: *mut f32) {
+            // SAFETY: the caller's promise, see the trait.
+            unsafe { wide8(from).store(to) };
+        }
+
+        #[inline(always)]
         unsafe fn transpose<T: Float>(from: *const T, row: usize, to: *mut f32, line: usize) {
             // SAFETY: the caller's promise, see the trait.
             unsafe { transpose(from, row, to, line) };
@@ -158,6 +176,15 @@ mod x86 {
         unsafe fn fma(self, a: Self, b: Self) -> Self {
             // SAFETY: the caller's promise, see the trait.
             unsafe { _mm512_fmadd_ps(a, b, self) }
+        }
+
+        #[inline(always)]
+        unsafe fn widen<T: Float>(from: *const T, to: *mut f32) {
+            // SAFETY: the caller's promise, see the trait.
+            unsafe {
+                wide8(from).store(to);
+                wide8(from.add(8)).store(to.add(8));
+            }
         }
 
         #[inline(always)]

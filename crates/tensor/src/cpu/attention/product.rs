@@ -185,9 +185,7 @@ pub(super) fn pack_columns(family: Family, x: Source<'_>, first: usize, n: usize
         n: usize,
         out: &mut [f32],
     ) {
-        for (panel, out) in (0..n).step_by(NR).zip(out.chunks_exact_mut(NR * x.part.len)) {
-            pack_b::<V, NR>(x.rows, first + panel, NR.min(n - panel), x.part, out);
-        }
+        pack_b::<V, NR>(x.rows, first, n, x.part, out, NR * x.part.len);
     }
     by_family!(family, body, [], (x: Source<'_>, first: usize, n: usize, out: &mut [f32]))
 }
@@ -202,10 +200,7 @@ pub(super) fn pack_panels(family: Family, x: Source<'_>, first: usize, n: usize,
         out: &mut [f32],
     ) {
         let rows = Operand { data: x.rows.data, row: 1, step: x.rows.row };
-        let k = Stretch { from: first, len: n };
-        for (panel, out) in (0..x.part.len).step_by(NR).zip(out.chunks_exact_mut(NR * n)) {
-            pack_b::<V, NR>(rows, x.part.from + panel, NR.min(x.part.len - panel), k, out);
-        }
+        pack_b::<V, NR>(rows, x.part.from, x.part.len, Stretch { from: first, len: n }, out, NR * n);
     }
     by_family!(family, body, [], (x: Source<'_>, first: usize, n: usize, out: &mut [f32]))
 }
