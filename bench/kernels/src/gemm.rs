@@ -1,7 +1,7 @@
 //! Matrix products of memwall and of a library of the BLAS kind: each side in a process of its own, in short slices in turns.
 
 use crate::cases::{Model, Product, product_flops, products};
-use crate::slices::{Timed, Watch};
+use crate::slices::{Timed, Watch, median, raw};
 use crate::{Common, Fault, GemmArgs, cores, library, quiet, write_markdown};
 use memwall_cli::profile::{self, Machine};
 use std::io::{BufRead, BufReader, Write};
@@ -111,7 +111,7 @@ pub(crate) fn gemm(args: &GemmArgs) -> Result<(), Fault> {
     );
     println!("{header}");
     let names: Vec<&str> = workers.iter().map(|w| &*w.name).collect();
-    write_markdown(common, &format!("{header}.\n\n{}", table(&watch, &names, &rows)))
+    write_markdown(common, &format!("{header}.\n\n{}", table(&names, &rows)))
 }
 
 /// Slices of each side, in turns.
@@ -147,7 +147,7 @@ fn compare(
 }
 
 /// Prints a row a product with all slices; returns the table in Markdown, with totals weighted by FLOPs.
-fn table(watch: &Watch, names: &[&str], rows: &[(Product, Vec<Vec<Timed>>)]) -> String {
+fn table(names: &[&str], rows: &[(Product, Vec<Vec<Timed>>)]) -> String {
     let against = names.len() > 1;
     let mut text = format!(
         "| product | a step | {} |",
@@ -159,9 +159,9 @@ fn table(watch: &Watch, names: &[&str], rows: &[(Product, Vec<Vec<Timed>>)]) -> 
     let mut totals = ["nt", "nn", "tn", "all"].map(|layout| Total::new(layout, names.len()));
     for (p, slices) in rows {
         let size = format!("{} {} x {} x {}", p.layout_name, p.dims.m, p.dims.n, p.dims.k);
-        let medians: Vec<_> = slices.iter().map(|s| watch.median(s)).collect();
+        let medians: Vec<_> = slices.iter().map(|s| median(s)).collect();
         for (name, slices) in names.iter().zip(slices) {
-            println!("{size:26} {name:>20}: ms {}", watch.raw(slices));
+            println!("{size:26} {name:>20}: ms {}", raw(slices));
         }
         let seconds: Option<Vec<f64>> = medians.iter().map(|(median, _)| *median).collect();
         let counted = medians.iter().map(|(_, n)| n.to_string()).collect::<Vec<_>>().join(", ");

@@ -2,7 +2,7 @@
 //! whichever takes longer.
 
 use crate::cases::{self, Kernel, Maker, Sizes, type_name};
-use crate::slices::{Timed, Watch, repeat};
+use crate::slices::{Timed, Watch, median, raw, repeat};
 use crate::{Fault, KernelArgs, cores, quiet, write_markdown};
 use memwall_cli::profile::{self, Machine};
 use memwall_tensor::{OutOfMemory, Traffic};
@@ -68,7 +68,7 @@ fn at(args: &KernelArgs, threads: usize, sizes: &Sizes) -> Result<String, Fault>
         "\n{bounds}.\n\n| kernel | size | type | ms | rate | bound | share of the bound |\n|---|---|---|---|---|---|---|\n"
     );
     for row in &rows {
-        row.print(&watch, bandwidth, &mut markdown);
+        row.print(bandwidth, &mut markdown);
     }
     Ok(markdown)
 }
@@ -92,13 +92,13 @@ fn time_kernel(args: &KernelArgs, threads: usize, kernel: Kernel, watch: &mut Wa
 
 impl Row {
     /// Prints the row, and adds it to the table in Markdown.
-    fn print(&self, watch: &Watch, bandwidth: f64, markdown: &mut String) {
+    fn print(&self, bandwidth: f64, markdown: &mut String) {
         let Kernel { name, size, dtype, .. } = &self.kernel;
         let dtype = type_name(*dtype);
-        let (arithmetic, memory) = (self.flops / watch.full(), self.bytes / bandwidth);
+        let (arithmetic, memory) = (self.flops / self.slices[0].full, self.bytes / bandwidth);
         let (bound, by) = if arithmetic > memory { (arithmetic, "arithmetic") } else { (memory, "memory") };
-        let (median, _) = watch.median(&self.slices);
-        let raw = watch.raw(&self.slices);
+        let (median, _) = median(&self.slices);
+        let raw = raw(&self.slices);
         let Some(seconds) = median else {
             println!("{name:36} {size:>30} {dtype:>5} {:>10} {:>9}     no slice counts; {raw}", "-", "-");
             let _ = writeln!(markdown, "| {name} | {size} | {dtype} | | | {by} | no slice counts |");

@@ -45,7 +45,7 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Common {
-    /// Slices of each figure that must count; up to four times as many are tried
+    /// Slices of each figure that must count; up to eight times as many are tried
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Time although other processes use the machine: the figures then mean little

@@ -3,13 +3,17 @@
 use crate::Fault;
 use memwall_cli::profile;
 use memwall_tensor::Cpu;
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// A slice around which arithmetic is slower than this share of full speed does not count.
 const SAG: f64 = 0.97;
-/// Full speed is what this share of all measurements of it do not exceed: the very best may be moments of a clock that the
-/// machine does not keep up.
+/// Full speed is what this share of the last measurements of it do not exceed: the very best may be moments of a clock that
+/// the machine does not keep up.
 const FULL: f64 = 0.9;
+/// So many of the last: some minutes, since a machine's clock may settle at another speed for longer. Both sides of a row
+/// are measured in less.
+const LAST: usize = 150;
 /// Measurements of it to begin with, so that there is something to compare with.
 const FIRST: usize = 20;
 /// Rounds of a loop of arithmetic: about half a millisecond.
@@ -18,13 +22,13 @@ const ROUNDS: usize = 100_000;
 const LOOPS: usize = 8;
 
 /// As many times the slices that are wanted may be tried, until so many count.
-const PATIENCE: u32 = 4;
+const PATIENCE: u32 = 8;
 
 /// Watches the speed of the machine's threads.
 pub(crate) struct Watch {
     device: Cpu,
-    /// All measurements so far, in ascending order.
-    rates: Vec<f64>,
+    /// The last measurements, in their order.
+    rates: VecDeque<f64>,
 }
 
 /// A slice that was timed.
@@ -34,12 +38,21 @@ pub(crate) struct Timed {
     pub(crate) seconds: f64,
     /// The slower of the rates of arithmetic before and after.
     rate: f64,
+    /// Full speed as far as was known when its row was done.
+    pub(crate) full: f64,
+}
+
+impl Timed {
+    /// Whether the machine ran at full speed around it.
+    fn counts(&self) -> bool {
+        self.rate >= SAG * self.full
+    }
 }
 
 impl Watch {
     /// Of so many threads.
     pub(crate) fn new(threads: usize) -> Result<Self, Fault> {
-        let mut watch = Self { device: profile::device(threads, 0)?, rates: Vec::new() };
+        let mut watch = Self { device: profile::device(threads, 0)?, rates: VecDeque::new() };
         for _ in 0..FIRST {
             watch.rate();
         }
@@ -48,7 +61,9 @@ impl Watch {
 
     /// Full speed of arithmetic as far as is known by now, FLOP/s: the bound of every kernel.
     pub(crate) fn full(&self) -> f64 {
-        self.rates[((self.rates.len() - 1) as f64 * FULL) as usize]
+        let mut rates = Vec::from(self.rates.clone());
+        rates.sort_by(f64::total_cmp);
+        rates[((rates.len() - 1) as f64 * FULL) as usize]
     }
 
     fn rate(&mut self) -> f64 {
@@ -58,7 +73,10 @@ impl Watch {
             flops as f64 / start.elapsed().as_secs_f64()
         };
         let rate = (0..LOOPS).map(once).fold(0.0, f64::max);
-        self.rates.insert(self.rates.partition_point(|r| *r < rate), rate);
+        self.rates.push_back(rate);
+        if self.rates.len() > LAST {
+            self.rates.pop_front();
+        }
         rate
     }
 
@@ -71,12 +89,8 @@ impl Watch {
         let before = self.rate();
         let seconds = run()?;
         std::thread::sleep(pause);
-        Ok(Timed { seconds, rate: before.min(self.rate()) })
-    }
-
-    /// Whether the machine ran at full speed around a slice, as far as is known by now.
-    pub(crate) fn counts(&self, slice: &Timed) -> bool {
-        slice.rate >= SAG * self.full()
+        let rate = before.min(self.rate());
+        Ok(Timed { seconds, rate, full: self.full() })
     }
 
     /// Has `turn` add a slice to each side's, until each has so many that count, or patience ends.
@@ -88,36 +102,38 @@ impl Watch {
     ) -> Result<(), Fault> {
         for _ in 0..PATIENCE * wanted {
             turn(self, slices)?;
-            let counts = |side: &Vec<Timed>| side.iter().filter(|s| self.counts(s)).count();
+            let full = self.full();
+            slices.iter_mut().flatten().for_each(|slice| slice.full = full);
+            let counts = |side: &Vec<Timed>| side.iter().filter(|s| s.counts()).count();
             if slices.iter().all(|side| counts(side) >= wanted as usize) {
                 break;
             }
         }
         Ok(())
     }
+}
 
-    /// Median of the slices that count, seconds, and how many these are.
-    pub(crate) fn median(&self, slices: &[Timed]) -> (Option<f64>, usize) {
-        let mut seconds: Vec<f64> = slices.iter().filter(|s| self.counts(s)).map(|s| s.seconds).collect();
-        seconds.sort_by(f64::total_cmp);
-        let n = seconds.len();
-        let middle = |i: usize| seconds.get(i).copied();
-        let median = if n % 2 == 1 {
-            middle(n / 2)
-        } else {
-            middle(n / 2).zip(middle((n / 2).wrapping_sub(1))).map(|(a, b)| (a + b) / 2.0)
-        };
-        (median, n)
-    }
+/// Median of the slices that count, seconds, and how many these are.
+pub(crate) fn median(slices: &[Timed]) -> (Option<f64>, usize) {
+    let mut seconds: Vec<f64> = slices.iter().filter(|s| s.counts()).map(|s| s.seconds).collect();
+    seconds.sort_by(f64::total_cmp);
+    let n = seconds.len();
+    let middle = |i: usize| seconds.get(i).copied();
+    let median = if n % 2 == 1 {
+        middle(n / 2)
+    } else {
+        middle(n / 2).zip(middle((n / 2).wrapping_sub(1))).map(|(a, b)| (a + b) / 2.0)
+    };
+    (median, n)
+}
 
-    /// The slices in milliseconds, for people; those that do not count in brackets.
-    pub(crate) fn raw(&self, slices: &[Timed]) -> String {
-        let show = |s: &Timed| {
-            let ms = 1e3 * s.seconds;
-            if self.counts(s) { format!("{ms:.3}") } else { format!("({ms:.3})") }
-        };
-        slices.iter().map(show).collect::<Vec<_>>().join(" ")
-    }
+/// The slices in milliseconds, for people; those that do not count in brackets.
+pub(crate) fn raw(slices: &[Timed]) -> String {
+    let show = |s: &Timed| {
+        let ms = 1e3 * s.seconds;
+        if s.counts() { format!("{ms:.3}") } else { format!("({ms:.3})") }
+    };
+    slices.iter().map(show).collect::<Vec<_>>().join(" ")
 }
 
 /// Calls so often that the slice takes at least `time`; seconds of one call.
@@ -141,13 +157,24 @@ mod tests {
     fn a_slice_beside_slow_arithmetic_does_not_count() {
         let mut watch = Watch::new(1).unwrap();
         // One moment of a faster clock, and some of a slower one.
-        watch.rates = [&[50.0; 5][..], &[100.0; 30], &[130.0]].concat();
+        watch.rates = [&[50.0; 5][..], &[100.0; 30], &[130.0]].concat().into();
         assert_eq!(watch.full(), 100.0);
-        let timed = |seconds, rate| Timed { seconds, rate };
+        let timed = |seconds, rate| Timed { seconds, rate, full: watch.full() };
         let slices = [timed(1.0, 99.0), timed(9.0, 96.0), timed(2.0, 98.0), timed(4.0, 100.0)];
-        assert_eq!(watch.median(&slices), (Some(2.0), 3));
-        assert_eq!(watch.median(&slices[..3]), (Some(1.5), 2));
-        assert_eq!(watch.median(&slices[1..2]), (None, 0));
-        assert_eq!(watch.raw(&slices[..2]), "1000.000 (9000.000)");
+        assert_eq!(median(&slices), (Some(2.0), 3));
+        assert_eq!(median(&slices[..3]), (Some(1.5), 2));
+        assert_eq!(median(&slices[1..2]), (None, 0));
+        assert_eq!(raw(&slices[..2]), "1000.000 (9000.000)");
+    }
+
+    #[test]
+    fn full_speed_is_that_of_the_last_minutes() {
+        let mut watch = Watch::new(1).unwrap();
+        watch.rates = vec![1e20; LAST].into();
+        for _ in 0..LAST {
+            watch.rate();
+        }
+        assert_eq!(watch.rates.len(), LAST);
+        assert!(watch.full() < 1e20, "{} FLOP/s is a speed of long ago", watch.full());
     }
 }
