@@ -12,7 +12,7 @@ use crate::job::{Exactness, ExportType};
 use crate::profile::Peak;
 use crate::progress::Progress;
 use crate::resident;
-use crate::run_folder::{Metrics, RunFolder, StepMetrics, read_back};
+use crate::run_folder::{Metrics, RunFolder, StepMetrics};
 use crate::saves::Saves;
 use crate::seat::{Seat, device};
 use crate::setup::Setup;
@@ -216,7 +216,7 @@ impl Run<'_> {
             {
                 let loss = self.evaluate().inspect_err(|_| progress.end())?;
                 m.evaluation_loss = Some(loss);
-                self.watch.evaluated(step, read_back(loss));
+                self.watch.evaluated(step, loss);
                 self.look();
             }
             let last = step == steps || self.watch.stopped().is_some();

@@ -246,12 +246,6 @@ impl Metrics {
     }
 }
 
-/// A number as it will be once it was written to metrics.jsonl and read back: the parser may be off in the last
-/// bit, and what is decided by it must be the same in a run that goes on.
-pub(crate) fn read_back(x: f64) -> f64 {
-    serde_json::from_str(&Value::from(x).to_string()).unwrap_or(f64::NAN)
-}
-
 /// Length of the whole lines up to and including that of `step`.
 fn kept_bytes(lines: &mut impl BufRead, step: u64) -> std::io::Result<u64> {
     let (mut kept, mut line) = (0, Vec::new());
@@ -289,13 +283,12 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_read_back_as_metrics_have_them() {
+    fn numbers_of_metrics_are_read_back_to_the_bit() {
         for x in [2.895_6, 0.1 + 0.2, 1e-300, 2.0_f64.sqrt(), f64::MAX] {
             let line = json!({"evaluation_loss": x}).to_string();
             let v: Value = serde_json::from_str(&line).unwrap();
-            assert_eq!(v["evaluation_loss"].as_f64(), Some(read_back(x)));
+            assert_eq!(v["evaluation_loss"].as_f64(), Some(x));
         }
-        assert!(read_back(f64::INFINITY).is_nan());
     }
 
     #[test]

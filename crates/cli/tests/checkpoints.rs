@@ -186,8 +186,9 @@ fn a_run_begins_with_a_model_folders_weights() {
 fn what_cannot_be_converted_or_is_no_checkpoint_is_refused_with_a_way_out() {
     let p = Place::new();
     p.ok(&["train", "job.toml"]);
-    let cases: [(&[&str], &str); 10] = [
+    let cases: [(&[&str], &str); 11] = [
         (&["inspect", "nowhere"], "does not exist"),
+        (&["verify", "job.toml"], "is a file, and a checkpoint is a folder"),
         (&["inspect", "text"], "is neither a checkpoint"),
         (&["inspect", "run/export"], "is a model folder, and a checkpoint is needed"),
         (

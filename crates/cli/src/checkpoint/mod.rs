@@ -37,6 +37,11 @@ impl Place {
         if !path.exists() {
             return Err(refused("does not exist; give a checkpoint, a run folder or a model folder"));
         }
+        if !path.is_dir() {
+            return Err(refused(
+                "is a file, and a checkpoint is a folder: give one, a run folder or a model folder",
+            ));
+        }
         // A name that links to it is not what messages should tell to delete.
         let path = &path.canonicalize().unwrap_or_else(|_| path.to_owned());
         if path.join(Manifest::NAME).exists() {
