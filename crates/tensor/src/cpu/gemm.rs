@@ -46,6 +46,8 @@ impl Blocks {
 
 /// Strips that a thread packs at a time.
 const GROUP: usize = 8;
+/// Shares that the last strips of a step are cut to.
+const SHARES: usize = 4;
 /// Floats of a group of strips: lines of 16 have room for the rows of any tile.
 const A_FLOATS: usize = GROUP * 16 * AVX512.kc;
 /// Floats of a block of `b`.
@@ -152,19 +154,22 @@ impl Cpu {
                     self.pool.barrier();
                 }
                 let strips = step.rows.len.div_ceil(mr);
-                // Where rows are few, threads share a strip's panels.
-                let shares = (2 * threads).div_ceil(strips).min(panels).max(1);
+                // Strips that share cache lines are packed together. The last ones, all of them where rows are few, are cut
+                // to shares of their panels, for threads to end together.
+                let most = if product.a.step == 1 { 1 } else { GROUP };
+                let shares = (2 * threads).div_ceil(strips).max(SHARES).min(panels);
                 let items = strips * shares;
-                // Strips that share cache lines are packed together; the last ones less so, for threads to end together.
-                let most = if product.a.step == 1 || shares > 1 { 1 } else { GROUP };
-                let count = |from: usize| ((items - from) / (2 * threads)).clamp(1, most);
-                let take = |from: usize| (from < items).then(|| from + count(from));
+                let whole = |from: usize| ((items - from) / shares / (2 * threads)).min(most);
+                let take = |from: usize| (from < items).then(|| from + (whole(from) * shares).max(1));
                 let next = &taken[s % 2];
                 while let Ok(item) = next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
-                    let share = part(step.columns.len, shares, nr, item % shares);
+                    let (strips, share) = match whole(item) {
+                        0 => (1, part(step.columns.len, shares, nr, item % shares)),
+                        strips => (strips, Stretch { from: 0, len: step.columns.len }),
+                    };
                     let from = item / shares * mr;
-                    let len = (count(item) * mr).min(step.rows.len - from);
-                    let rows = Stretch { from: step.rows.from + from, len };
+                    let rows =
+                        Stretch { from: step.rows.from + from, len: (strips * mr).min(step.rows.len - from) };
                     multiply_rows(family, product, step, rows, share, self.scratch_of(thread));
                 }
                 // All have left the step before: its count serves the step behind this one.
