@@ -37,9 +37,9 @@ def read_job(path, sets):
         key, _, value = item.partition("=")
         section, _, name = key.partition(".")
         try:
-            job[section][name] = tomllib.loads(f"x = {value}")["x"]
+            job.setdefault(section, {})[name] = tomllib.loads(f"x = {value}")["x"]
         except tomllib.TOMLDecodeError:
-            job[section][name] = value
+            job.setdefault(section, {})[name] = value
     return job
 
 
