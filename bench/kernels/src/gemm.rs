@@ -80,7 +80,7 @@ pub(crate) fn gemm(args: &GemmArgs) -> Result<(), Fault> {
     let common = &args.common;
     let machine = Machine::this();
     let threads = args.threads.unwrap_or_else(cores);
-    if threads == 0 || threads > cores() {
+    if threads > cores() {
         return Err(
             format!("--threads is 1 to {}: more than one a core would measure waiting", cores()).into()
         );

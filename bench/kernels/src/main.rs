@@ -67,7 +67,7 @@ struct KernelArgs {
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
     /// Threads; may be given several times [default: 1, and all cores]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count)]
     threads: Vec<usize>,
 }
 
@@ -79,14 +79,14 @@ struct GemmArgs {
     #[arg(long, value_name = "PATH")]
     library: Option<PathBuf>,
     /// Threads of each side [default: all cores]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count)]
     threads: Option<usize>,
 }
 
 #[derive(Debug, Args)]
 struct CollectivesArgs {
     /// Ranks
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = count)]
     ranks: usize,
     /// Bytes of the whole buffer
     #[arg(long, default_value_t = 64 << 20)]
@@ -114,18 +114,27 @@ struct CheckpointArgs {
     #[arg(long, default_value_t = 0)]
     snapshot: u64,
     /// Threads
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = count)]
     threads: usize,
 }
 
 #[derive(Debug, Args)]
 struct WorkerArgs {
     /// Threads
-    #[arg(long)]
+    #[arg(long, value_parser = count)]
     threads: usize,
     /// The library that computes; without one, memwall
     #[arg(long)]
     library: Option<PathBuf>,
+}
+
+/// A number of threads or ranks.
+fn count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("at least one is needed".to_owned()),
+        Ok(n) => Ok(n),
+        Err(e) => Err(format!("{e}")),
+    }
 }
 
 /// What ends the program, in words.

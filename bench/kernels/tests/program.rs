@@ -94,3 +94,16 @@ fn what_is_no_library_is_refused() {
     let text = String::from_utf8_lossy(&out.stderr);
     assert!(text.contains("cannot load /nowhere.so"), "{text}");
 }
+
+#[test]
+fn no_threads_are_refused_before_anything_is_measured() {
+    for command in ["kernels", "gemm"] {
+        let out = Command::new(env!("CARGO_BIN_EXE_memwall-bench"))
+            .args([command, "--tiny", "--even-busy", "--threads", "0"])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{text}");
+        assert!(text.contains("at least one is needed"), "{text}");
+    }
+}

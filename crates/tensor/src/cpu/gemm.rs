@@ -227,7 +227,7 @@ fn pack_panels<C: Float>(family: Family, product: &Product<'_, C>, step: Step, p
         panels: Range<usize>,
     ) {
         let from = panels.start * NR;
-        let columns = (panels.len() * NR).min(step.columns.len.saturating_sub(from));
+        let columns = (panels.len() * NR).min(step.columns.len - from);
         // Without gaps: the end of a panel fetches the beginning of the next ahead.
         let panel = NR * step.k.len;
         let at = step.buffer * B_FLOATS + panels.start * panel;
