@@ -3,6 +3,7 @@
 use crate::cases::{Model, Product, product_flops, products};
 use crate::slices::{Timed, Watch, median, raw};
 use crate::{Common, Fault, GemmArgs, cores, library, quiet, write_markdown};
+use memwall_cli::figures::counted;
 use memwall_cli::profile::{self, Machine};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -102,11 +103,12 @@ pub(crate) fn gemm(args: &GemmArgs) -> Result<(), Fault> {
     }
     let others = others.cores();
     let header = format!(
-        "{}; {machine}; memwall {}; model {}, f32, {threads} threads; arithmetic {:.1} GFLOP/s; other processes used \
+        "{}; {machine}; memwall {}; model {}, f32, {}; arithmetic {:.1} GFLOP/s; other processes used \
          {others:.2} cores",
         profile::today(),
         env!("CARGO_PKG_VERSION"),
         model.name,
+        counted(threads, "thread"),
         watch.full() / 1e9
     );
     println!("{header}");

@@ -4,6 +4,7 @@
 use crate::cases::{self, Kernel, Maker, Sizes, type_name};
 use crate::slices::{Timed, Watch, median, raw, repeat};
 use crate::{Fault, KernelArgs, cores, quiet, write_markdown};
+use memwall_cli::figures::counted;
 use memwall_cli::profile::{self, Machine};
 use memwall_tensor::{OutOfMemory, Traffic};
 use std::fmt::Write;
@@ -55,7 +56,8 @@ fn at(args: &KernelArgs, threads: usize, sizes: &Sizes) -> Result<String, Fault>
     let others = others.cores();
     let peak = watch.full();
     let bounds = format!(
-        "{threads} threads: arithmetic {:.1} GFLOP/s, memory {:.1} GB/s; other processes used {others:.2} cores",
+        "{}: arithmetic {:.1} GFLOP/s, memory {:.1} GB/s; other processes used {others:.2} cores",
+        counted(threads, "thread"),
         peak / 1e9,
         bandwidth / 1e9
     );

@@ -1,7 +1,7 @@
 //! Short slices of time, each between two loops of plain arithmetic that tell whether the machine ran at full speed.
 
 use crate::Fault;
-use memwall_cli::profile;
+use memwall_cli::{figures, profile};
 use memwall_tensor::Cpu;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -115,16 +115,9 @@ impl Watch {
 
 /// Median of the slices that count, seconds, and how many these are.
 pub(crate) fn median(slices: &[Timed]) -> (Option<f64>, usize) {
-    let mut seconds: Vec<f64> = slices.iter().filter(|s| s.counts()).map(|s| s.seconds).collect();
-    seconds.sort_by(f64::total_cmp);
+    let seconds: Vec<f64> = slices.iter().filter(|s| s.counts()).map(|s| s.seconds).collect();
     let n = seconds.len();
-    let middle = |i: usize| seconds.get(i).copied();
-    let median = if n % 2 == 1 {
-        middle(n / 2)
-    } else {
-        middle(n / 2).zip(middle((n / 2).wrapping_sub(1))).map(|(a, b)| (a + b) / 2.0)
-    };
-    (median, n)
+    (figures::median(seconds), n)
 }
 
 /// The slices in milliseconds, for people; those that do not count in brackets.

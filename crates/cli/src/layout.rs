@@ -1,5 +1,6 @@
 //! How a job is laid out over ranks, in words and as JSON.
 
+use crate::figures::counted;
 use crate::setup::Setup;
 use memwall_engine::Zero;
 use serde_json::{Value, json};
@@ -17,8 +18,7 @@ pub(crate) fn text(setup: &Setup) -> String {
             format!("ZeRO-{} over dp_shard {}, dp_replicate {}", stage as usize, p.dp_shard, p.dp_replicate)
         }
     };
-    let plural = if threads == 1 { "" } else { "s" };
-    format!("layout     {} ranks: {cut}; {threads} thread{plural} each\n", p.ranks)
+    format!("layout     {} ranks: {cut}; {} each\n", p.ranks, counted(threads, "thread"))
 }
 
 /// The layout as JSON.

@@ -16,6 +16,7 @@ mod docs;
 mod early_stop;
 mod exact;
 mod failure;
+pub mod figures;
 mod finish;
 mod generate;
 mod groups;

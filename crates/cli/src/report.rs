@@ -1,5 +1,6 @@
 //! Tables and lines that people read.
 
+use crate::figures::counted;
 use crate::groups::{Groups, elements};
 use crate::job::{Length, Precision, Recompute, Span, show_bytes};
 use crate::picture::{moment_name, phase_name};
@@ -111,12 +112,6 @@ pub(crate) fn batch(setup: &Setup) -> String {
         precision(setup.job.precision.mode),
         recompute(setup.job.memory.recompute)
     )
-}
-
-/// "1 sequence", "2 sequences".
-fn counted(n: usize, what: &str) -> String {
-    let plural = if what.ends_with("ch") { "es" } else { "s" };
-    format!("{n} {what}{}", if n == 1 { "" } else { plural })
 }
 
 /// A type of numbers, as the job file calls it.

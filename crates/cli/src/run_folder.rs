@@ -1,6 +1,7 @@
 //! The run folder: job, metrics, summary, checkpoints, export; and the lock that keeps a second run out.
 
 use crate::failure::{Failure, Outcome};
+use crate::figures::median;
 use crate::job::{self, Job, ResolvedJob};
 use memwall_checkpoint::{Disk, Store};
 use memwall_engine::StepReport;
@@ -260,12 +261,6 @@ fn kept_bytes(lines: &mut impl BufRead, step: u64) -> std::io::Result<u64> {
     }
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let n = values.len();
-    (n > 0).then(|| (values[(n - 1) / 2] + values[n / 2]) / 2.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -289,12 +284,5 @@ mod tests {
             let v: Value = serde_json::from_str(&line).unwrap();
             assert_eq!(v["evaluation_loss"].as_f64(), Some(x));
         }
-    }
-
-    #[test]
-    fn the_median_of_an_even_number_lies_between() {
-        assert_eq!(median(vec![3.0, 1.0]), Some(2.0));
-        assert_eq!(median(vec![3.0, 1.0, 9.0]), Some(3.0));
-        assert_eq!(median(vec![]), None);
     }
 }

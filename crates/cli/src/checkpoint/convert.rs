@@ -4,6 +4,7 @@ use super::Place;
 use crate::args::{CheckpointConvertArgs, ConvertTo, FloatArg};
 use crate::compare::set;
 use crate::failure::{Failure, Outcome};
+use crate::figures::counted;
 use crate::job::{self, show_bytes};
 use crate::machine;
 use crate::run_folder::RunFolder;
@@ -64,8 +65,7 @@ fn to_checkpoint(from: &Path, args: &CheckpointConvertArgs) -> Result<(), Failur
 }
 
 fn size(manifest: &Manifest) -> String {
-    let parts = manifest.parts();
-    format!("{} in {parts} part{}", show_bytes(manifest.bytes()), if parts == 1 { "" } else { "s" })
+    format!("{} in {}", show_bytes(manifest.bytes()), counted(manifest.parts(), "part"))
 }
 
 fn to_model(from: &Path, args: &CheckpointConvertArgs) -> Result<(), Failure> {

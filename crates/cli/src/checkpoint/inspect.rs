@@ -3,6 +3,7 @@
 use super::Place;
 use crate::args::CheckpointInspectArgs;
 use crate::failure::{Failure, Outcome};
+use crate::figures::counted;
 use crate::job::show_bytes;
 use crate::report;
 use memwall_checkpoint::{Manifest, SavedState, is_moment};
@@ -70,9 +71,8 @@ fn text(saved: &SavedState) -> String {
         text += &format!("           {} tensors are frozen, and have no moments\n", frozen.len());
     }
     text += &format!(
-        "layout     saved in {} part{} by ranks of dp_replicate {} x dp_shard {}, ZeRO stage {}; any ranks can load it\n",
-        saved.manifest().parts(),
-        if saved.manifest().parts() == 1 { "" } else { "s" },
+        "layout     saved in {} by ranks of dp_replicate {} x dp_shard {}, ZeRO stage {}; any ranks can load it\n",
+        counted(saved.manifest().parts(), "part"),
         layout.dp_replicate,
         layout.dp_shard,
         layout.zero,

@@ -2,6 +2,7 @@
 
 use super::side::Side;
 use super::trial::Trial;
+use crate::figures::counted;
 use crate::job::show_bytes;
 use crate::report;
 use serde_json::{Value, json};
@@ -16,13 +17,11 @@ pub(crate) fn text(sides: &[Side; 2], trial: &Trial) -> String {
     for side in sides {
         let setup = &side.setup;
         text += &format!(
-            "{:<10} {}: {} rank{} of {} thread{}, {}\n",
+            "{:<10} {}: {} of {}, {}\n",
             side.name,
             side.job.display(),
-            setup.ranks(),
-            if setup.ranks() == 1 { "" } else { "s" },
-            setup.description.threads,
-            if setup.description.threads == 1 { "" } else { "s" },
+            counted(setup.ranks(), "rank"),
+            counted(setup.description.threads, "thread"),
             report::precision(setup.job.precision.mode),
         );
     }

@@ -10,6 +10,7 @@ mod record;
 use crate::args::{JobArgs, MoveArgs, TrainArgs};
 use crate::compare::{Side, Trial, checkpoint, learned, link_folder, set, text, to_json};
 use crate::failure::{Failure, Outcome};
+use crate::figures::counted;
 use crate::job;
 use crate::machine;
 use crate::run_folder::RunFolder;
@@ -195,7 +196,7 @@ fn back(folder: &RunFolder) -> Result<(), Failure> {
     record.undone()?;
     say!("back       {} is again as it was before the move, at step {step}", folder.root().display());
     if kept > 0 {
-        say!("kept       {kept} later checkpoint{} in {}", if kept == 1 { "" } else { "s" }, after.display());
+        say!("kept       {} in {}", counted(kept, "later checkpoint"), after.display());
     }
     Ok(())
 }
