@@ -2,6 +2,7 @@
 //! against these; nothing in training calls them.
 
 use super::family::kernel;
+use super::simd::Simd;
 use super::{Cpu, Family, M, S, Shared};
 use std::hint::black_box;
 
@@ -83,26 +84,32 @@ kernel! {
     }
 }
 
-/// Elements of one round: more chains of whole vectors than any machine needs to hide an addition's latency, in fewer
-/// registers than the family has.
+/// Chains of whole vectors in a round: more than any machine needs to hide an addition's latency, in fewer registers than the
+/// family has.
+const AVX512: usize = 24;
+const AVX2: usize = 12;
+const PORTABLE: usize = 6;
+
+/// Elements of one round.
 fn lanes(family: Family) -> usize {
     match family {
-        Family::Avx512 => 24 * 16,
-        Family::Avx2 => 12 * 8,
-        Family::Portable => 12 * 4,
+        Family::Avx512 => AVX512 * 16,
+        Family::Avx2 => AVX2 * 8,
+        Family::Portable => PORTABLE * 8,
     }
 }
 
 fn register_loop(family: Family, rounds: usize) {
     #[cfg(target_arch = "x86_64")]
     {
+        use std::arch::x86_64::{__m256, __m512};
         #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
         fn avx512(rounds: usize) {
-            chains::<24, 16>(rounds);
+            chains::<__m512, AVX512>(rounds);
         }
         #[target_feature(enable = "avx2,fma")]
         fn avx2(rounds: usize) {
-            chains::<12, 8>(rounds);
+            chains::<__m256, AVX2>(rounds);
         }
         match family {
             // SAFETY: a device is only made for a family that the machine has.
@@ -113,20 +120,22 @@ fn register_loop(family: Family, rounds: usize) {
         }
     }
     let _ = family;
-    chains::<12, 4>(rounds);
+    chains::<[f32; 8], PORTABLE>(rounds);
 }
 
-/// `CHAINS` chains of `LANES` fused multiply-adds, each of which tends to 2.
+/// `CHAINS` chains of fused multiply-adds, each of which tends to 2. By vectors that are named: out of loops over floats the
+/// compiler makes gathers and scatters where there are 32 registers.
 #[inline(always)]
-fn chains<const CHAINS: usize, const LANES: usize>(rounds: usize) {
-    let mut sums = black_box([[1f32; LANES]; CHAINS]);
-    let (factor, term) = (black_box(0.5f32), black_box(1f32));
-    for _ in 0..rounds {
-        for chain in &mut sums {
-            for sum in chain {
-                *sum = sum.mul_add(factor, term);
+fn chains<V: Simd, const CHAINS: usize>(rounds: usize) {
+    // SAFETY: the caller is compiled for the family whose vectors these are.
+    unsafe {
+        let mut sums = black_box([V::splat(1.0); CHAINS]);
+        let (factor, term) = (V::splat(black_box(0.5)), V::splat(black_box(1.0)));
+        for _ in 0..rounds {
+            for sum in &mut sums {
+                *sum = term.fma(*sum, factor);
             }
         }
+        black_box(sums);
     }
-    black_box(sums);
 }
