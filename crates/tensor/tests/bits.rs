@@ -157,6 +157,10 @@ fn of_products_beyond_the_blocks() {
         (MatmulLayout::Nn, 30, 780, 100),
         (MatmulLayout::Tn, 260, 260, 20),
         (MatmulLayout::Nt, 1030, 20, 10),
+        (MatmulLayout::Nn, 700, 1200, 4),
+        (MatmulLayout::Nt, 2, 151_936, 3),
+        (MatmulLayout::Tn, 151_936, 2, 3),
+        (MatmulLayout::Nn, 3, 2, 151_936),
     ] {
         for types in [[DType::F32; 3], [DType::BF16; 3]] {
             same_everywhere(|d| matmul(d, layout, MatmulDims { m, n, k }, types, true, 9));

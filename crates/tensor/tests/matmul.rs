@@ -11,9 +11,10 @@ use std::fmt;
 
 const LAYOUTS: [MatmulLayout; 3] = [MatmulLayout::Nt, MatmulLayout::Nn, MatmulLayout::Tn];
 
-/// Sizes around and beyond the families' blocks (of 256 or 768 columns by 256 or 384 steps), groups of strips (of 48 or 112
-/// rows) and the 1024 rows whose sums a bf16 result keeps apart, and the thin ones.
-const LARGE: [[usize; 3]; 8] = [
+/// Sizes around and beyond the families' blocks (of 256, 768 or 1152 columns by 256 or 384 steps), groups of strips (of 48 or
+/// 112 rows) and the rows whose sums a bf16 result keeps apart (1024 and fewer), the thin ones, and a large vocabulary in
+/// every place.
+const LARGE: [[usize; 3]; 12] = [
     [200, 300, 300],
     [113, 257, 257],
     [2, 800, 520],
@@ -22,6 +23,10 @@ const LARGE: [[usize; 3]; 8] = [
     [60, 780, 300],
     [1030, 20, 10],
     [30, 10, 400],
+    [700, 1200, 20],
+    [2, 151_936, 3],
+    [151_936, 2, 3],
+    [3, 2, 151_936],
 ];
 
 /// `c (+)= a b` with random operands.
@@ -99,9 +104,8 @@ impl Product {
     }
 
     /// A sum of `k` products that is rounded `k` times, and once more where a finished sum is added to `c`,
-    /// is off by at most `(k + 1) u (|c| + sum |a||b|)` (Higham, "Accuracy and Stability", eq. 3.5). The
-    /// bound's second-order part is below `k u` of it, under 1 in 10^4 here: the 1.001. A result in bf16 is rounded
-    /// to it once.
+    /// is off by at most `g (|c| + sum |a||b|)` with `g = (k + 1) u / (1 - (k + 1) u)` (Higham, "Accuracy and
+    /// Stability", eq. 3.5). A result in bf16 is rounded to it once.
     fn check_distance(&self, device: &Cpu) {
         let (exact, size): (Vec<f64>, Vec<f64>) = self
             .elements(|c, factors| {
@@ -113,7 +117,8 @@ impl Product {
             })
             .into_iter()
             .unzip();
-        let factor = 1.001 * (self.dims.k + 1) as f64 * UNIT;
+        let roundings = (self.dims.k + 1) as f64 * UNIT;
+        let factor = roundings / (1.0 - roundings);
         let last = if self.types[2] == DType::BF16 { LOW_UNIT } else { 0.0 };
         assert_near("c", &self.run(device), &exact, |i| {
             factor * size[i] + last * (exact[i].abs() + factor * size[i])
