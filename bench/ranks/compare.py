@@ -37,7 +37,12 @@ def arguments():
     parser.add_argument("--markdown", metavar="FILE")
     args = parser.parse_args()
     small = args.model == "XS"
-    args.warmup, args.steps = args.warmup or (3 if small else 1), args.steps or (10 if small else 2)
+    if args.warmup is None:
+        args.warmup = 3 if small else 1
+    if args.steps is None:
+        args.steps = 10 if small else 2
+    if args.warmup < 0 or min(args.steps, args.rounds) < 1:
+        parser.error("--steps and --rounds are 1 or more, --warmup 0 or more")
     return args
 
 

@@ -50,8 +50,12 @@ def arguments():
     args = parser.parse_args()
     args.model = args.model or ("XS" if args.mode == "long" else "S")
     small = args.model == "XS"
-    args.warmup = args.warmup or (2 if small and args.mode != "long" else 1)
-    args.steps = args.steps or (3 if args.mode == "long" else 10 if small else 2)
+    if args.warmup is None:
+        args.warmup = 2 if small and args.mode != "long" else 1
+    if args.steps is None:
+        args.steps = 3 if args.mode == "long" else 10 if small else 2
+    if args.warmup < 0 or min(args.steps, args.rounds, args.threads) < 1:
+        parser.error("--steps, --rounds and --threads are 1 or more, --warmup 0 or more")
     unknown = set(args.variant or []) - set(MODES[args.mode][1])
     if unknown:
         parser.error(f"--mode {args.mode} has the variants {', '.join(MODES[args.mode][1])}")

@@ -28,6 +28,9 @@ fn every_kernel_has_a_row_with_a_time_and_a_share_of_its_bound() {
         ("matmul tiny nt", 16),
         ("matmul tiny nn", 16),
         ("matmul tiny tn", 16),
+        ("matmul tiny row nt", 4),
+        ("matmul tiny row nn", 4),
+        ("matmul tiny row tn", 4),
         ("attention", 4),
         ("attention backward", 4),
         ("rms_norm", 4),
@@ -55,7 +58,7 @@ fn every_kernel_has_a_row_with_a_time_and_a_share_of_its_bound() {
     ] {
         assert_eq!(named(name), count, "{name}");
     }
-    assert_eq!(rows.len(), 3 * 16 + 19 * 4 + 5 * 2, "a kernel that this test does not know");
+    assert_eq!(rows.len(), 3 * 16 + 22 * 4 + 5 * 2, "a kernel that this test does not know");
     for row in rows.iter().filter(|r| r[6] != "no slice counts") {
         assert!(
             row[3].parse::<f64>().unwrap() >= 0.0 && ["arithmetic", "memory"].contains(&&*row[5]),

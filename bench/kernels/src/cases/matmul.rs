@@ -55,19 +55,21 @@ pub(crate) fn products(model: &Model) -> Vec<Product> {
         (tokens, width, inner, layers),
         (chunk, vocabulary, width, tokens.div_ceil(chunk)),
     ];
-    let all = linears.into_iter().flat_map(|(tokens, out, inputs, count)| {
-        LAYOUTS.map(|(layout, layout_name)| {
-            let dims = product(layout, (tokens, out, inputs));
-            Product { layout, layout_name, dims, count }
-        })
-    });
-    all.collect()
+    linears
+        .into_iter()
+        .flat_map(|(tokens, out, inputs, count)| linear((tokens, out, inputs), count))
+        .collect()
 }
 
-pub(super) fn kernel(model: &Model, p: Product, dtype: DType) -> Kernel {
+/// The products of a matrix of `(tokens, outputs, inputs)`: forward, and the gradients of its input and its weight.
+pub(super) fn linear(sizes: (usize, usize, usize), count: usize) -> [Product; 3] {
+    LAYOUTS.map(|(layout, layout_name)| Product { layout, layout_name, dims: product(layout, sizes), count })
+}
+
+pub(super) fn kernel(of: &str, p: Product, dtype: DType) -> Kernel {
     let MatmulDims { m, n, k } = p.dims;
     Kernel {
-        name: format!("matmul {} {}", model.name, p.layout_name),
+        name: format!("matmul {of} {}", p.layout_name),
         size: format!("{m} x {n} x {k}"),
         dtype,
         build: Box::new(move |make: Maker<'_>| {

@@ -7,6 +7,7 @@ mod rows;
 pub(crate) use matmul::{Model, Product, products};
 
 use memwall_cli::profile;
+use memwall_engine::unit::Head;
 use memwall_tensor::device::Memory;
 use memwall_tensor::{Category, Cpu, DType, OutOfMemory, Slice, SliceMut};
 
@@ -71,10 +72,15 @@ impl Maker<'_> {
     }
 }
 
+/// As many tokens as the larger vocabularies in use have (Qwen2.5's, with a hidden size of 896 in the smallest model).
+const LARGE_VOCABULARY: usize = 151_936;
+
 /// Sizes to measure at.
 pub(crate) struct Sizes {
     /// Models whose matrix products are measured.
     models: Vec<Model>,
+    /// Matrices beside those, `(tokens, outputs, inputs)`, and what they are.
+    linears: Vec<(&'static str, (usize, usize, usize))>,
     /// Tokens of an attention, and how many sequences of them.
     attention: Vec<(usize, usize)>,
     /// Rows and columns of norms and the like: more than caches hold.
@@ -90,6 +96,10 @@ impl Sizes {
     pub(crate) fn full() -> Self {
         Self {
             models: vec![Model::S, Model::XS],
+            linears: vec![
+                ("large head", (Head::chunk(LARGE_VOCABULARY), LARGE_VOCABULARY, 896)),
+                ("one row", (1, 4096, 4096)),
+            ],
             attention: vec![(512, 4), (2048, 1), (8192, 1)],
             rows: (8192, 1024),
             logits: (256, 32000),
@@ -101,6 +111,7 @@ impl Sizes {
     pub(crate) fn tiny() -> Self {
         Self {
             models: vec![Model::TINY],
+            linears: vec![("tiny row", (1, 24, 16))],
             attention: vec![(32, 2)],
             rows: (8, 64),
             logits: (4, 96),
@@ -115,8 +126,11 @@ pub(crate) fn all(sizes: &Sizes) -> Vec<Kernel> {
     for dtype in [DType::F32, DType::BF16] {
         for model in &sizes.models {
             for product in products(model) {
-                all.push(matmul::kernel(model, product, dtype));
+                all.push(matmul::kernel(model.name, product, dtype));
             }
+        }
+        for (of, sizes) in &sizes.linears {
+            all.extend(matmul::linear(*sizes, 1).map(|product| matmul::kernel(of, product, dtype)));
         }
         for &(tokens, batch) in &sizes.attention {
             all.extend(attention::kernels(tokens, batch, dtype));
