@@ -14,7 +14,7 @@ const LAYOUTS: [MatmulLayout; 3] = [MatmulLayout::Nt, MatmulLayout::Nn, MatmulLa
 /// Sizes around and beyond the families' blocks (of 256, 768 or 1152 columns by 256 or 384 steps), groups of strips (of 48 or
 /// 112 rows) and the rows whose sums a bf16 result keeps apart (1024 and fewer), the thin ones, and a large vocabulary in
 /// every place.
-const LARGE: [[usize; 3]; 12] = [
+const LARGE: [[usize; 3]; 13] = [
     [200, 300, 300],
     [113, 257, 257],
     [2, 800, 520],
@@ -24,6 +24,7 @@ const LARGE: [[usize; 3]; 12] = [
     [1030, 20, 10],
     [30, 10, 400],
     [700, 1200, 20],
+    [1, 151_936, 3],
     [2, 151_936, 3],
     [151_936, 2, 3],
     [3, 2, 151_936],

@@ -7,8 +7,8 @@ use crate::Float;
 use crate::device::MatmulLayout;
 use crate::math::dot16;
 
-/// Columns of the row that are summed at a time.
-const COLUMNS: usize = 256;
+/// Columns of the row that are summed at a time: so far a row of the weight is read before the next one is.
+const COLUMNS: usize = 2048;
 
 /// Some columns of the row, from one on.
 struct Columns<'a, A, B, C> {
