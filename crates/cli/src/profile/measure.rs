@@ -1,6 +1,7 @@
 //! Measuring this machine: arithmetic in registers, memory, and matrix products.
 
 use super::saved::{Bandwidth, MatmulRate, MultiplyAdds, Profile};
+use crate::figures::counted;
 use crate::machine::cores;
 use memwall_tensor::device::{Epilogue, Linear, MatmulDims, MatmulLayout, Memory};
 use memwall_tensor::{Category, Cpu, DType, Description, OutOfMemory, Slice, SliceMut, Traffic};
@@ -139,9 +140,26 @@ pub(super) fn matmul(
     dims: MatmulDims,
     time: Duration,
 ) -> Result<f64, OutOfMemory> {
-    let MatmulDims { m, n, k } = dims;
-    let result = if layout == MatmulLayout::Tn { DType::F32 } else { operands };
-    let device = device(threads, 4 * (m * k + n * k + m * n) + 4 * (m * k).max(n * k))?;
+    let device = matmul_device(threads, dims)?;
+    let [a, b, mut c] = matrices(&device, operands, layout, dims)?;
+    let run = || {
+        device.matmul(layout, dims, Slice::all(&a), Slice::all(&b), SliceMut::all(&mut c), Epilogue::store())
+    };
+    Ok(flops(dims) / best(time, run))
+}
+
+/// A device for [`matrices`]: all that they ever ask for fits side by side, so that it does not matter where gaps are.
+fn matmul_device(threads: usize, MatmulDims { m, n, k }: MatmulDims) -> Result<Cpu, OutOfMemory> {
+    device(threads, 4 * m * n + 8 * (m * k + n * k))
+}
+
+/// The operands of a product, of a type, and its result.
+fn matrices(
+    device: &Cpu,
+    operands: DType,
+    layout: MatmulLayout,
+    MatmulDims { m, n, k }: MatmulDims,
+) -> Result<[<Cpu as Memory>::Buf; 3], OutOfMemory> {
     let operand = |len: usize| {
         let mut values = device.alloc(len, DType::F32, Category::Workspace)?;
         device.fill(SliceMut::all(&mut values), 0.5);
@@ -149,12 +167,8 @@ pub(super) fn matmul(
         device.cast(Slice::all(&values), SliceMut::all(&mut buffer));
         Ok(buffer)
     };
-    let (a, b) = (operand(m * k)?, operand(n * k)?);
-    let mut c = device.alloc(m * n, result, Category::Workspace)?;
-    let run = || {
-        device.matmul(layout, dims, Slice::all(&a), Slice::all(&b), SliceMut::all(&mut c), Epilogue::store())
-    };
-    Ok(flops(dims) / best(time, run))
+    let result = if layout == MatmulLayout::Tn { DType::F32 } else { operands };
+    Ok([operand(m * k)?, operand(n * k)?, device.alloc(m * n, result, Category::Workspace)?])
 }
 
 /// One thread, and all.
@@ -174,7 +188,8 @@ pub(super) fn fill(
     progress: impl Fn(&str),
 ) -> Result<(), OutOfMemory> {
     for threads in thread_counts() {
-        progress(&format!("{threads} threads: arithmetic and memory"));
+        let with = counted(threads, "thread");
+        progress(&format!("{with}: arithmetic and memory"));
         let flops_per_second = multiply_adds(&device(threads, 0)?, effort.time);
         profile.multiply_adds.push(MultiplyAdds { threads, flops_per_second });
         for traffic in Traffic::ALL {
@@ -183,7 +198,7 @@ pub(super) fn fill(
             profile.memory.push(Bandwidth { threads, kind, bytes_per_second });
         }
         for operands in [DType::F32, DType::BF16] {
-            progress(&format!("{threads} threads: products of {operands:?}"));
+            progress(&format!("{with}: products of {operands:?}"));
             for (layout, name, dims) in effort.products() {
                 let flops_per_second = matmul(threads, operands, layout, dims, effort.time)?;
                 let MatmulDims { m, n, k } = dims;
@@ -201,4 +216,20 @@ pub(super) fn fill(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_product_of_the_full_profile_has_room() {
+        for (layout, _, dims) in Effort::FULL.products() {
+            for operands in [DType::F32, DType::BF16] {
+                let device = matmul_device(1, dims).unwrap();
+                matrices(&device, operands, layout, dims)
+                    .unwrap_or_else(|e| panic!("{layout:?} {dims:?}: {e}"));
+            }
+        }
+    }
 }
