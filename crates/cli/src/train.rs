@@ -4,6 +4,7 @@ use crate::advice;
 use crate::args::TrainArgs;
 use crate::data;
 use crate::failure::{Failure, Outcome};
+use crate::figures::counted;
 use crate::job::{ModelSource, show_bytes};
 use crate::layout;
 use crate::machine;
@@ -103,8 +104,8 @@ fn tell(checked: &Checked) -> Result<Peak, Failure> {
     let threads = setup.threads();
     let peak = profile::peak(threads).map_err(|e| Failure::Failed(e.to_string()))?;
     say!(
-        "machine    {} threads, {}FLOP/s in matrix products, which MFU refers to ({})",
-        threads.threads,
+        "machine    {}, {}FLOP/s in matrix products, which MFU refers to ({})",
+        counted(threads.threads, "thread"),
         report::count(peak.flops),
         peak.source
     );

@@ -60,7 +60,9 @@ fn a_profile_that_does_not_fit_is_ignored_with_one_line() {
     foreign["machine"]["cpu"] = "another".into();
     let mut threads = profile.clone();
     threads["matmul"] = Value::Array(vec![]);
-    for (bad, why) in [(foreign, "another machine"), (threads, "1 threads"), (Value::from("x"), "damaged")] {
+    for (bad, why) in
+        [(foreign, "another machine"), (threads, "no rate for 1 thread"), (Value::from("x"), "damaged")]
+    {
         save(&place, &bad);
         let (line, complaints) = reference(&place, why.split(' ').next().unwrap());
         assert!(line.contains("measured just now"), "{line}");

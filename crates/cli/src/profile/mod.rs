@@ -10,6 +10,7 @@ pub use saved::{Bandwidth, MatmulRate, MultiplyAdds, Profile};
 
 use crate::args::ProfileArgs;
 use crate::failure::{Failure, Outcome};
+use crate::figures::counted;
 use crate::{machine, report};
 use measure::Effort;
 use memwall_tensor::device::{MatmulDims, MatmulLayout};
@@ -59,13 +60,13 @@ fn table(profile: &Profile) -> String {
         let rate = report::count(row.flops_per_second);
         let _ = writeln!(
             text,
-            "arithmetic {rate}FLOP/s, fused multiply-adds in registers, {} threads",
-            row.threads
+            "arithmetic {rate}FLOP/s, fused multiply-adds in registers, {}",
+            counted(row.threads, "thread")
         );
     }
     for row in &profile.memory {
         let rate = report::count(row.bytes_per_second);
-        let _ = writeln!(text, "memory     {rate}B/s, {}, {} threads", row.kind, row.threads);
+        let _ = writeln!(text, "memory     {rate}B/s, {}, {}", row.kind, counted(row.threads, "thread"));
     }
     let mut columns: Vec<(usize, &str)> = Vec::new();
     let mut rows: Vec<(&str, usize, usize, usize)> = Vec::new();
@@ -144,7 +145,7 @@ pub(crate) fn peak(description: Description) -> Result<Peak, OutOfMemory> {
         Err(Unusable::Absent) => None,
         Err(Unusable::Damaged(why)) => Some(format!("it is damaged: {why}")),
         Err(Unusable::Foreign(why)) => Some(why),
-        Err(Unusable::Threads) => Some(format!("it has no rate for {threads} threads")),
+        Err(Unusable::Threads) => Some(format!("it has no rate for {}", counted(threads, "thread"))),
     };
     if let (Some(why), Some(path)) = (why, path) {
         complain!(
